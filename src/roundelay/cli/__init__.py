@@ -1,0 +1,91 @@
+"""The command line: one file a command, each imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from roundelay._version import __version__
+from roundelay.errors import RoundelayError, suggest
+
+COMMANDS = {
+    "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
+    "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
+    "strategies": "What strategies there are, a line each, with the paper.",
+    "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",
+}
+"""Each command ``x`` is ``command`` in ``roundelay/cli/x.py``; its line here is the help that costs no import."""
+
+
+class _Commands(click.Group):
+    """Commands that are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"roundelay.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(f"unknown command {suggest(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in sorted(COMMANDS)])
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="roundelay")
+@click.option("--traceback", is_flag=True, help="Show where an error came from, not only its line.")
+@click.pass_context
+def roundelay(ctx: click.Context, *, traceback: bool) -> None:
+    """Train acoustic models on many learners at once.
+
+    \b
+    roundelay train experiments/tiny.toml --out runs/tiny --learners 2
+    roundelay train experiments/tiny.toml --out runs/ring --on simulator --learners 16 --strategy adpsgd
+    """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
+    ctx.obj = {"traceback": traceback}
+
+
+def main() -> NoReturn:
+    """Run the command line; one clear line and exit status 2 on bad input, 130 on Ctrl-C."""
+    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    traceback = "--traceback" in sys.argv
+    try:
+        status = roundelay.main(standalone_mode=False)
+    except click.ClickException as error:
+        sys.exit(_complain(f"roundelay: {error.format_message()}"))
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(_complain("roundelay: interrupted", 128 + signal.SIGINT))
+    except BrokenPipeError:
+        sys.exit(128 + signal.SIGPIPE)
+    except (RoundelayError, OSError) as error:
+        if traceback:
+            raise
+        sys.exit(_complain(f"roundelay: {_one_line(error)}"))
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _complain(line: str, status: int = 2) -> int:
+    print(line, file=sys.stderr)
+    return status

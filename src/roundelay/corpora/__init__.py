@@ -1,0 +1,1 @@
+"""One file a corpus, all ending in one layout: Kaldi-style data directories."""

@@ -1,0 +1,1 @@
+"""From audio to aligned features, and from posteriors to words.  Knows nothing of strategies."""
