@@ -1,0 +1,74 @@
+"""Tables of text, a key and its value a line, as Kaldi keeps them; read with every line checked, written whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from roundelay.errors import DataError
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line that is not blank; name the line that is not UTF-8."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        try:
+            text = line.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: not UTF-8 (byte {error.start}); convert the file to UTF-8") from error
+        if text:
+            yield number, text
+
+
+def read_table(path: Path) -> dict[str, str]:
+    """Read ``key value`` lines; the value is the rest of the line, perhaps empty, and no key comes twice."""
+    return {key: value for key, (value, _) in read_numbered(path).items()}
+
+
+def read_numbered(path: Path) -> dict[str, tuple[str, int]]:
+    """Read ``key value`` lines as ``read_table`` does, each value with the number of its line."""
+    table: dict[str, tuple[str, int]] = {}
+    for number, line in read_lines(path):
+        key, _, value = line.replace("\t", " ").partition(" ")
+        if key in table:
+            raise DataError(f"{path}:{number}: {key!r} is already in line {table[key][1]}; an id may come only once")
+        table[key] = value.strip(), number
+    return table
+
+
+def write_table(path: Path, rows: Iterable[tuple[str, str]]) -> None:
+    """Write ``key value`` lines sorted by key, as the C locale sorts them, in one piece."""
+    write_text(path, "".join(f"{key} {value}\n" for key, value in sorted(rows)))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all, and name it when the disk is full."""
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
