@@ -179,7 +179,7 @@ def _mel_banks(settings: FeatureSettings, size: int) -> npt.NDArray[np.float64]:
     low, high = mel(settings.low_freq), mel(settings.top_freq)
     width = (high - low) / (settings.num_bins + 1)
     left = low + width * np.arange(settings.num_bins)
-    points = mel(np.arange(size // 2) * (settings.rate / size))[:, None]
+    points = mel(np.arange(size // 2, dtype=np.float64) * (settings.rate / size))[:, None]
     banks = np.clip(np.minimum((points - left) / width, (left + 2 * width - points) / width), 0.0, None)
     if not banks.any(0).all():
         empty = int(np.flatnonzero(~banks.any(0))[0])
@@ -215,4 +215,5 @@ def deltas(x: Array, order: int = 2, window: int = 2) -> Array:
 def splice(x: Array, left: int, right: int) -> Array:
     """Put each frame beside its neighbours: (T, F) becomes (T, (left + 1 + right) F); the ends are repeated."""
     rows = np.arange(len(x))[:, None] + np.arange(-left, right + 1)
-    return x[rows.clip(0, max(len(x) - 1, 0))].reshape(len(x), (left + 1 + right) * x.shape[1])
+    spliced: Array = x[rows.clip(0, max(len(x) - 1, 0))].reshape(len(x), (left + 1 + right) * x.shape[1])
+    return spliced
