@@ -1,0 +1,28 @@
+"""Speed perturbation: copies of utterances played faster and slower."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.errors import MissingExtra, SettingsError
+
+Array = npt.NDArray[np.float32]
+
+
+def speed(samples: Array, factor: float, rate: int) -> Array:
+    """Play samples ``factor`` times as fast, as a tape would: pitch rises with speed."""
+    if not 0.5 <= factor <= 2.0:
+        raise SettingsError(f"speed must be between 0.5 and 2, not {factor:g}")
+    if factor == 1.0:
+        return samples
+    try:
+        import soxr
+    except ImportError as error:
+        raise MissingExtra("soxr", "speech") from error
+    return np.asarray(soxr.resample(samples, rate * factor, rate), np.float32)
+
+
+def copy_name(name: str, factor: float) -> str:
+    """Name the copy of an utterance or speaker: ``sp0.9-NAME``."""
+    return name if factor == 1.0 else f"sp{factor:g}-{name}"

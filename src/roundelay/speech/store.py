@@ -1,0 +1,211 @@
+"""Arrays of many utterances in a few memory-mapped files.
+
+A store is a folder: ``shard-00000.raw`` and so on hold the rows of consecutive utterances one after another, and
+``index.json``, written last, says which rows are whose, with the checksum of every shard.  A folder without an index is
+no store, so nothing half-written is ever read.  Values are raw little-endian numbers: nothing in them can be executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.errors import DataError
+from roundelay.speech.files import flush, naming, read_json, write_json
+
+Array = npt.NDArray[Any]
+
+INDEX = "index.json"
+UTTERANCES_PER_SHARD = 256
+_FORMAT = 1
+_DTYPES = ("float32", "float16", "int32", "int16")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Describe one file of a store: whose rows are in it, in order."""
+
+    ids: list[str]
+    rows: list[int]
+    sha256: str
+
+
+class Store(Mapping[str, Array]):
+    """Read a store: a mapping from utterances to arrays (T, F), or (T,) where rows are single numbers.
+
+    Arrays are read-only views of the mapped files: nothing is copied, and the pages are the operating system's to drop.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / INDEX).is_file():
+            raise DataError(f"{self.folder}: no whole store there ({INDEX} is missing)")
+        index = read_json(self.folder / INDEX)
+        if not isinstance(index, dict) or index.get("format") != _FORMAT or index.get("dtype") not in _DTYPES:
+            raise DataError(f"{self.folder / INDEX}: not an index that this version reads")
+        self.dim: int = index["dim"]
+        self.dtype = np.dtype(index["dtype"])
+        self.ids: list[str] = index["ids"]
+        self.lengths: npt.NDArray[np.int64] = np.asarray(index["rows"], np.int64)
+        self._sums: list[str] = index["shards"]
+        counts = np.asarray(index["utterances"], np.int64)
+        self.shards: npt.NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        """Which shard each utterance is in."""
+        ends = np.cumsum(self.lengths)
+        first = (ends - self.lengths)[np.concatenate([[0], np.cumsum(counts)[:-1]])] if len(counts) else ends
+        self.starts: npt.NDArray[np.int64] = ends - self.lengths - first[self.shards] if len(counts) else ends
+        """The row in its shard at which each utterance begins."""
+        self._numbers = {name: i for i, name in enumerate(self.ids)}
+        self._maps: dict[int, Array] = {}
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        width = self.dtype.itemsize * max(self.dim, 1)
+        for shard in range(len(self._sums)):
+            path = self.folder / shard_name(shard)
+            expected = int(self.lengths[self.shards == shard].sum()) * width
+            actual = path.stat().st_size if path.is_file() else -1
+            if actual != expected:
+                raise DataError(f"{path}: {max(actual, 0)} bytes where {expected} belong; prepare the data again")
+
+    def __getitem__(self, utterance: str) -> Array:
+        number = self._numbers[utterance]
+        start = int(self.starts[number])
+        return self.shard(int(self.shards[number]))[start : start + int(self.lengths[number])]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, utterance: object) -> bool:
+        return utterance in self._numbers
+
+    def number(self, utterance: str) -> int:
+        """Return the position of an utterance in ``ids``, ``lengths``, ``shards`` and ``starts``."""
+        return self._numbers[utterance]
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows (frames) of all utterances."""
+        return int(self.lengths.sum())
+
+    def shard(self, number: int) -> Array:
+        """Map a shard: all its rows, read-only."""
+        mapped = self._maps.get(number)
+        if mapped is None:
+            path = self.folder / shard_name(number)
+            shape = (-1,) if self.dim == 0 else (-1, self.dim)
+            if path.stat().st_size == 0:
+                mapped = np.empty((0, *shape[1:]), self.dtype)
+            else:
+                mapped = np.memmap(path, self.dtype, mode="r").reshape(shape)
+            self._maps[number] = mapped
+        return mapped
+
+    def verify(self) -> None:
+        """Read everything once and compare the checksums."""
+        for number, expected in enumerate(self._sums):
+            path = self.folder / shard_name(number)
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                    raise DataError(f"{path}: its checksum is not that of its index; prepare the data again")
+
+
+def shard_name(number: int) -> str:
+    """Name a shard's file."""
+    return f"shard-{number:05d}.raw"
+
+
+def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[str, Array]]) -> Shard:
+    """Write one shard, array by array; it counts for nothing until ``write_index`` names it."""
+    path = folder / shard_name(number)
+    ids, rows, total = [], [], hashlib.sha256()
+    with naming(path), path.open("wb") as file:
+        for utterance, array in arrays:
+            data = np.ascontiguousarray(array, np.dtype(dtype).newbyteorder("<"))
+            total.update(data.data)
+            file.write(data.data)
+            ids.append(utterance)
+            rows.append(len(data))
+    flush(path)
+    return Shard(ids, rows, total.hexdigest())
+
+
+def rewrite_shard(folder: Path, number: int, shard: Shard, dim: int, change: Callable[[str, Array], Array]) -> Shard:
+    """Change the arrays of a float32 shard in place, one after another; not for a shard that an index names."""
+    path = folder / shard_name(number)
+    total = hashlib.sha256()
+    with naming(path), path.open("r+b") as file:
+        for utterance, rows in zip(shard.ids, shard.rows, strict=True):
+            begin = file.tell()
+            data = np.frombuffer(file.read(4 * rows * dim), "<f4").reshape(rows, dim)
+            data = np.ascontiguousarray(change(utterance, data), "<f4")
+            total.update(data.data)
+            file.seek(begin)
+            file.write(data.data)
+    flush(path)
+    return Shard(shard.ids, shard.rows, total.hexdigest())
+
+
+def write_index(folder: Path, shards: Sequence[Shard], dim: int, dtype: str) -> None:
+    """Make a store of shards that have been written; ``dim`` 0 says that rows are single numbers."""
+    ids = [utterance for shard in shards for utterance in shard.ids]
+    if len(set(ids)) != len(ids):
+        raise DataError(f"{folder}: an utterance would be stored twice")
+    index = {
+        "format": _FORMAT,
+        "dim": dim,
+        "dtype": dtype,
+        "ids": ids,
+        "rows": [rows for shard in shards for rows in shard.rows],
+        "utterances": [len(shard.ids) for shard in shards],
+        "shards": [shard.sha256 for shard in shards],
+    }
+    write_json(folder / INDEX, index)
+
+
+def fresh(folder: str | os.PathLike[str]) -> Path:
+    """Empty a store's folder, the index first, and make it where it is not there."""
+    folder = Path(folder)
+    with contextlib.suppress(FileNotFoundError):
+        (folder / INDEX).unlink()
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_store(
+    folder: str | os.PathLike[str], arrays: Iterable[tuple[str, Array]], *, dim: int, dtype: str = "float32"
+) -> Store:
+    """Write a whole store from one stream of arrays; memory holds one of them at a time."""
+    assert sys.byteorder == "little", "stores are mapped as they are"
+    folder = fresh(folder)
+    shards: list[Shard] = []
+    stream = iter(arrays)
+    while True:
+        shard = write_shard(folder, len(shards), dtype, _take(stream, UTTERANCES_PER_SHARD))
+        if not shard.ids and shards:
+            (folder / shard_name(len(shards))).unlink()
+            break
+        shards.append(shard)
+        if len(shard.ids) < UTTERANCES_PER_SHARD:
+            break
+    write_index(folder, shards, dim, dtype)
+    return Store(folder)
+
+
+def _take(stream: Iterator[tuple[str, Array]], count: int) -> Iterator[tuple[str, Array]]:
+    for _, item in zip(range(count), stream, strict=False):
+        yield item
