@@ -64,9 +64,9 @@ class Minibatches(Protocol):
 class _Shuffled:
     """Shuffle the items (frames or chunks) of utterances across the corpus, in pools of bounded size.
 
-    An epoch is a random order of the utterances, cut into pools of about ``pool_items`` items, and each pool is a random
-    order of its items.  Minibatches are consecutive slices.  So an item may meet any other of the corpus in its
-    minibatch, yet what must be remembered is an order of the utterances and one pool, and reading stays local.
+    An epoch is a random order of the utterances, cut into pools of about ``pool_items`` items, and each pool is a
+    random order of its items.  Minibatches are consecutive slices.  So an item may meet any other of the corpus in its
+    minibatch, yet what must be remembered is an order of the utterances and a few pools, and reading stays local.
     """
 
     def __init__(self, items: Ints, size: int, seed: int, pool_items: int) -> None:
@@ -124,7 +124,7 @@ class _Aligned:
     """Pair features with targets: the utterances that have both, and rows gathered from their shards."""
 
     def __init__(self, features: Store, targets: Store) -> None:
-        both = [name for name in features.ids if name in targets]
+        both = [name for name in features.ids if name in targets and features.lengths[features.number(name)]]
         if not both:
             raise DataError(f"{features.folder}: none of its utterances has targets in {targets.folder}")
         self.names = both
@@ -212,7 +212,8 @@ class ChunkMinibatches:
         return len(self._order)
 
     def _valid(self, utterances: Ints, positions: Ints) -> Ints:
-        return np.minimum(self._data.lengths[utterances] - positions * self._length, self._length)
+        valid: Ints = np.minimum(self._data.lengths[utterances] - positions * self._length, self._length)
+        return valid
 
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch, without context and padding."""
@@ -232,8 +233,8 @@ class ChunkMinibatches:
 class UtteranceMinibatches:
     """Give whole utterances of similar length, with their labels: for CTC.
 
-    Utterances are sorted by length, jittered a little in each epoch so that companions change, cut into minibatches, and
-    the minibatches are shuffled.
+    Utterances are sorted by length, jittered a little in each epoch so that companions change, cut into minibatches,
+    and the minibatches are shuffled.
     """
 
     def __init__(

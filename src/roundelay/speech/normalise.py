@@ -47,8 +47,7 @@ class Moments:
 
     def apply(self, x: Array) -> Array:
         """Normalise frames (T, F) by these moments."""
-        normalised: Array = (x - self.mean.astype(np.float32)) / self.deviation.astype(np.float32)
-        return normalised
+        return np.asarray((x - self.mean.astype(np.float32)) / self.deviation.astype(np.float32), np.float32)
 
 
 def group(scope: Scope, utterance: str, speaker: str) -> str | None:
