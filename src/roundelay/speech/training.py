@@ -2,78 +2,149 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
-from roundelay.speech.alignment import Alignments
-from roundelay.speech.tree import Tree
+from roundelay.errors import DataError, SettingsError
+from roundelay.speech.alignment import Alignment
+from roundelay.speech.frontend import FrontEnd, Input
+from roundelay.speech.gmm import Gmm, Statistics, update
+from roundelay.speech.hmm import Pronouncer, Spelling
+from roundelay.speech.passes import Corpus, Model, accumulate_chunk, moments_chunk, realign_chunk, tree_chunk
+from roundelay.speech.tensors import Array
+from roundelay.speech.tree import STATES, Tree, TreeStatistics
+from roundelay.speech.viterbi import Transitions
+from roundelay.speech.workers import Workers
 
+log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
-
-
-class Pronouncer(Protocol):
-    """What is needed of a lexicon: phones with silence first, and each word's pronunciations."""
-
-    @property
-    def phones(self) -> list[str]:
-        """Name the phones, silence first."""
-        ...
-
-    @property
-    def pronunciations(self) -> dict[str, list[tuple[str, ...]]]:
-        """Map each word to its pronunciations."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class GmmSettings:
     """How to train an HMM-GMM."""
 
-    input: Literal["fbank", "mfcc", "final"] = "fbank"  # log-mel: a DCT is taken; cepstra; or features used as they are
+    input: Input = "fbank"  # log-mel: a DCT is taken; static cepstra; or final features, used as they are
+    num_cepstra: int = 13
     num_senones: int = 400
     num_gaussians: int = 2000
-    iterations: int = 14  # of the triphone stage
+    mono_gaussians: int = 800
+    mono_iterations: int = 22
+    iterations: int = 18  # of the triphone stage, and of each stage after it
     adapt: bool = False  # LDA+MLLT and fMLLR per speaker on top
+    mono_hours: float = 1.0  # the flat start takes the shortest utterances up to this much
     seed: int = 0
 
 
-class AcousticModel:
-    """A trained HMM-GMM: front end, tree, Gaussian mixtures, transition probabilities."""
+class Trainer:
+    """The state of training: corpus, model, random numbers, progress."""
 
-    tree: Tree
+    def __init__(self, corpus: Corpus, workers: Workers, settings: GmmSettings, progress: Progress | None) -> None:
+        self.corpus, self.workers, self.settings = corpus, workers, settings
+        self.progress = progress or (lambda stage, done, total: None)
+        self.rng = np.random.default_rng(settings.seed)
+        self.failures: dict[str, str] = {}
+        self.floor: Array = np.zeros(0)
 
-    def align(
-        self,
-        features: Mapping[str, np.ndarray],
-        transcripts: Mapping[str, Sequence[str]],
-        speakers: Mapping[str, str] | None = None,
-        jobs: int = 1,
-    ) -> Alignments:
-        """Align states to frames, in two passes for an adapted model where speakers are given."""
-        raise NotImplementedError
+    def realign(self, model: Model) -> Statistics:
+        """Align the corpus with the model and accumulate."""
+        statistics = Statistics.empty(model.gmm)
+        utterances = iter(self.corpus.utterances)
+        found: dict[str, Alignment] = {}
+        self.failures = {}
+        for alignments, part in self.workers.map(realign_chunk, model, self.corpus.chunks()):
+            statistics += part
+            for alignment in alignments:
+                utterance = next(utterances)
+                if isinstance(alignment, str):
+                    self.failures[utterance] = alignment
+                else:
+                    found[utterance] = alignment
+        if not found:
+            utterance, reason = next(iter(self.failures.items()))
+            raise DataError(f"{utterance}: {reason}; none of {len(self.failures)} utterances could be aligned")
+        self.corpus.alignments = found
+        return statistics
 
-    def save(self, folder: Path) -> None:
-        """Write the model as safetensors with a JSON description into a folder."""
-        raise NotImplementedError
+    def accumulate(self, model: Model) -> Statistics:
+        """Accumulate on the alignments there are."""
+        parts = self.workers.map(accumulate_chunk, model, self.corpus.aligned_chunks())
+        return reduce(Statistics.__iadd__, parts, Statistics.empty(model.gmm))
 
-    @classmethod
-    def load(cls, folder: Path) -> AcousticModel:
-        """Read what ``save`` wrote."""
-        raise NotImplementedError
+    def iterate(self, stage: str, model: Model, iterations: int, num_gaussians: int, realign: Sequence[int]) -> Model:
+        """Alternate realignment and estimation, growing the mixtures evenly over the first three quarters."""
+        start = model.gmm.num_gaussians
+        growing = max(1, iterations * 3 // 4)
+        for i in range(iterations):
+            statistics = self.realign(model) if i in realign else self.accumulate(model)
+            gmm = update(model.gmm, statistics, self.floor)
+            wanted = start + (num_gaussians - start) * min(i + 1, growing) // growing
+            if i < growing and wanted > gmm.num_gaussians:
+                gmm = gmm.grow(wanted, _occupancy(statistics, model.gmm), self.rng)
+            model = replace(model, gmm=gmm, transitions=Transitions.estimate(statistics.moves))
+            log.info(
+                "%s: iteration %d of %d, %d Gaussians, log-likelihood %.3f a frame, %d utterances not aligned",
+                stage, i + 1, iterations, gmm.num_gaussians,
+                statistics.log_likelihood / max(statistics.frames, 1), len(self.failures),
+            )  # fmt: skip
+            self.progress(stage, i + 1, iterations)
+        return model
+
+    def single(self, front_end: FrontEnd, tree: Tree) -> Model:
+        """Fit one Gaussian per senone to the alignments there are."""
+        shared = (front_end, tree.num_senones)
+        moments = sum(self.workers.map(moments_chunk, shared, self.corpus.aligned_chunks()))
+        assert isinstance(moments, np.ndarray)
+        whole = moments.sum(0)
+        num_features = (len(whole) - 1) // 2
+        mean = whole[1 : 1 + num_features] / whole[0]
+        self.floor = 0.01 * (whole[1 + num_features :] / whole[0] - mean**2)
+        return Model(front_end, tree, Gmm.single(moments, self.floor), Transitions.flat(tree.num_senones))
+
+    def retie(self, tree: Tree) -> None:
+        """Name the states of the alignments by another tree."""
+        self.corpus.alignments = {u: a.retie(tree) for u, a in self.corpus.alignments.items()}
+
+    def tree(self, front_end: FrontEnd, num_phones: int) -> Tree:
+        """Grow a tree on the alignments there are."""
+        parts = self.workers.map(tree_chunk, (front_end, num_phones), self.corpus.aligned_chunks())
+        return Tree.grow(reduce(TreeStatistics.merge, parts), num_senones=self.settings.num_senones)
 
 
-def train_gmm(
-    features: Mapping[str, np.ndarray],
-    transcripts: Mapping[str, Sequence[str]],
-    speakers: Mapping[str, str],
-    lexicon: Pronouncer,
-    settings: GmmSettings,
-    progress: Progress | None = None,
-    jobs: int = 1,
-) -> AcousticModel:
-    """Train an acoustic model from a flat start."""
-    raise NotImplementedError
+def _occupancy(statistics: Statistics, gmm: Gmm) -> Array:
+    return statistics.occupancy(gmm)
+
+
+def equal_alignment(transcript: Sequence[tuple[tuple[int, ...], ...]], num_frames: int, tree: Tree) -> Alignment | None:
+    """Cut an utterance evenly into the states of silence, the first pronunciations, and silence."""
+    phones, words = [0], [-1]
+    for position, variants in enumerate(transcript):
+        phones += variants[0]
+        words += [position] * len(variants[0])
+    phones, words = [*phones, 0], [*words, -1]
+    num_states = STATES * len(phones)
+    if num_frames < num_states:
+        return None
+    state_of = np.arange(num_frames) * num_states // num_frames
+    starts = np.searchsorted(state_of, np.arange(0, num_states + 1, STATES)).astype(np.int32)
+    states = (state_of % STATES).astype(np.int8)
+    whole = Alignment(np.array(phones, np.int16), np.array(words, np.int32), starts, states, np.zeros(0, np.int32))
+    return whole.retie(tree)
+
+
+def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> Model:
+    """Start flat and train monophones."""
+    settings, corpus = trainer.settings, trainer.corpus
+    tree = Tree.monophone(num_phones)
+    for utterance in corpus.utterances:
+        alignment = equal_alignment(corpus.transcripts[utterance], corpus.lengths[utterance], tree)
+        if alignment:
+            corpus.alignments[utterance] = alignment
+    model = trainer.single(front_end, tree)
+    n = settings.mono_iterations
+    often = [i for i in range(1, n) if i <= n // 2 or i % 2 == 0]
+    return trainer.iterate("monophones", model, n, settings.mono_gaussians, often)

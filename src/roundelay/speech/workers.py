@@ -1,0 +1,63 @@
+"""Spread work on chunks of a corpus over processes, with results in order whatever their number.
+
+The parent reads and sends chunks as they are wanted, so nothing but the chunks under way is held twice, and processes are
+started afresh, so that neither open files nor threads are inherited.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+
+from roundelay.errors import SettingsError
+
+Shared = TypeVar("Shared")
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
+
+
+class Workers:
+    """Run functions on chunks, in this process for ``jobs`` of 1, otherwise in that many; use with ``with``."""
+
+    def __init__(self, jobs: int = 1) -> None:
+        if jobs < 1:
+            raise SettingsError(f"jobs must be at least 1, not {jobs}")
+        self.jobs = jobs
+        self._threads = 1
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        if self.jobs > 1:
+            self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_start)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        torch.set_num_threads(self._threads)
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def map(self, function: Callable[[Shared, Chunk], Result], shared: Shared, chunks: Iterable[Chunk]) -> Iterator[Result]:
+        """Give ``function(shared, chunk)`` for each chunk, in their order, few chunks being under way at a time."""
+        if not self._pool:
+            yield from (function(shared, chunk) for chunk in chunks)
+            return
+        waiting: deque[Future[Any]] = deque()
+        for chunk in chunks:
+            waiting.append(self._pool.submit(function, shared, chunk))
+            if len(waiting) > 2 * self.jobs:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _start() -> None:
+    torch.set_num_threads(1)
