@@ -1,0 +1,1 @@
+"""Train acoustic models for speech recognition on many learners at once."""

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The literature, one file a paper."""

@@ -1,0 +1,317 @@
+"""One learner: a module, its optimizer, and the flat vectors by which strategies see them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from roundelay.errors import SettingsError
+
+if TYPE_CHECKING:
+    from roundelay.communicator import Communicator
+
+__all__ = ["Keeper", "Learner", "Place"]
+
+ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
+
+
+class Keeper(Protocol):
+    """Something with state of its own that belongs to one learner: NG-SGD factors, a residual, …."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All state as tensors."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state_dict` gave."""
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a parameter or a buffer lies in the vector."""
+
+    name: str
+    tensor: Tensor
+    part: slice
+    narrow: Tensor | None
+    """The storage of a tensor whose type is narrower than the vector's, which therefore cannot be a view into it."""
+
+    def view(self, vector: Tensor) -> Tensor:
+        """Return this tensor's part of ``vector``, in its shape."""
+        return vector[self.part].view(self.tensor.shape)
+
+
+class Learner:
+    """Flat ``weights``, and the flat ``grad`` that was taken at ``seen``, a snapshot of them.
+
+    The vector holds all trained parameters, each at a multiple of 64 bytes, and behind them, from ``tail`` on, all
+    floating buffers.  The module's tensors are views into ``seen`` and ``grad``, so that requests served during the
+    backward pass change ``weights`` without tearing what it reads.  Parameters of a narrower type than the vector are
+    cast at the snapshot.
+
+    Buffers (batch-norm statistics) ride along: the forward pass changes them in ``seen``, the *change* lands in the
+    tail of ``grad``, and `descend` adds it to ``weights``.  So whatever a strategy does to gradients and weights, it
+    does to the statistics too.  Frozen parameters and integer buffers are ``constants``: the same on all learners.
+    """
+
+    comm: Communicator
+    """Everyone in this run, servers first; given by the runtime."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        clip: float | None = None,
+        nominal_frames: int = 1,
+        debug: bool = False,
+    ) -> None:
+        self.module, self.optimizer, self.clip, self.debug = module, optimizer, clip, debug
+        self.nominal_frames = nominal_frames
+        self.frames = 0  # in this learner's minibatch; 0: it got none and takes part with weight 0
+        self.minibatch = 0  # the number of that minibatch in the whole run; on a server: how many it has applied
+        self.factor = 1.0  # of the learning rate, by the schedule
+        self.number = 0  # among the learners, from 0; a server's among the servers
+        self.serves = False
+        self.moved = 0.0  # by how much `descend` has changed the sum of the weights; debug mode only
+        self.figures: list[tuple[str, float]] = []
+        self.keepers: dict[str, Keeper] = {}
+        self.places, self.constants, self.tail, blank = _lay_out(module)
+        self._parameters = [place for place in self.places if place.part.start < self.tail]
+        self._buffers = [place for place in self.places if place.part.start >= self.tail]
+        self._narrow = [place for place in self.places if place.narrow is not None]
+        self.seen, self.weights, self.grad = blank, blank.clone(), torch.zeros_like(blank)
+        for place in self.places:
+            place.view(self.seen).copy_(place.tensor.detach())
+        self.weights.copy_(self.seen)
+        self._before = self.seen[self.tail :].clone()
+        self._point(self.seen, self.grad)
+        self._point_buffers()
+
+    @property
+    def weight(self) -> float:
+        """Our weight in a mean over learners: frames in units of a full minibatch, hence just 1 for a full one."""
+        return self.frames / self.nominal_frames
+
+    # -- around the gradient ------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take the snapshot at which the gradient will be computed, and clear the gradient."""
+        if self.seen is not self.weights:
+            self.seen.copy_(self.weights)
+        for place in self._narrow:
+            place.tensor.data.copy_(place.view(self.seen))
+        if self._buffers:
+            self._before.copy_(self.seen[self.tail :])
+        self.grad.zero_()
+        for place in self._parameters:
+            place.tensor.grad = None if place.narrow is not None else place.view(self.grad)
+
+    def collect(self) -> None:
+        """After the backward pass: see that ``grad`` holds all of it, the buffers' change too."""
+        for place in self._parameters:
+            own, mine = place.tensor.grad, place.view(self.grad)
+            if own is not None and own.data_ptr() != mine.data_ptr():
+                mine.copy_(own)  # of a narrower type, or put in the view's place by zero_grad(set_to_none=True)
+        if self._buffers:
+            for place in self._buffers:
+                if place.tensor.data_ptr() != place.view(self.seen).data_ptr():
+                    place.view(self.seen).copy_(place.tensor)
+            torch.sub(self.seen[self.tail :], self._before, out=self.grad[self.tail :])
+            self.seen[self.tail :].copy_(self._before)
+
+    def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
+        """Take one step of the optimizer on ``weights`` along ``grad``, which it may change.
+
+        Without ``grad``, along our own; a learner that got no minibatch then stays where it is.
+        With ``part``, which must begin and end between parameters, only those in it move.
+        """
+        if grad is None:
+            if not self.frames:
+                return
+            grad = self.grad
+        before = self._sum() if self.debug else 0.0
+        self.clip_(grad)
+        self._point(self.weights, grad, part)
+        self.step_optimizer()
+        self._point(self.seen, self.grad)
+        if self._buffers:
+            inside = slice(max(self.tail, part.start), max(self.tail, part.stop)) if part else slice(self.tail, None)
+            self.weights[inside].add_(grad[inside])
+        if self.debug:
+            self.moved += self._sum() - before
+
+    def clip_(self, grad: Tensor) -> None:
+        """Scale the parameters' part of ``grad`` down to norm ``clip``, where that is set."""
+        if self.clip is not None:
+            part = grad[: self.tail]
+            part.mul_(torch.clamp(self.clip / (torch.linalg.vector_norm(part) + 1e-6), max=1.0))
+
+    def step_optimizer(self) -> None:
+        """Let the optimizer step at the scheduled rate."""
+        if self.optimizer is None:
+            raise SettingsError("this learner has no optimizer, and its strategy wants to take a step")
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        if self.factor != 1.0:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate * self.factor
+        type(self.optimizer).step(self.optimizer)  # the class's: `join` puts a no-op in the instance
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+
+    # -- optimizer state ----------------------------------------------------------------------------------------
+
+    def moments(self) -> list[Tensor]:
+        """All tensors of the optimizer's state, in one order on every learner; made now if there are none yet."""
+        if self.optimizer is None:
+            return []
+        if not self.optimizer.state:
+            self._make_moments()
+        return [
+            value
+            for place in self._parameters
+            for _, value in sorted(self.optimizer.state.get(place.tensor, {}).items())
+            if isinstance(value, Tensor)
+        ]
+
+    async def settle(self, how: Literal["keep", "average", "reset"], comm: Communicator, weight: float = 1.0) -> None:
+        """Keep, average over ``comm``, or reset the optimizer's state, as weights have just been averaged."""
+        if how == "reset" and self.optimizer is not None:
+            self.optimizer.state.clear()
+        if how == "average" and comm.size > 1 and (moments := self.moments()):
+            flat = torch.cat([moment.reshape(-1).to(self.weights) for moment in moments])
+            await comm.mean(flat, weight)
+            for moment, mean in zip(moments, flat.split([moment.numel() for moment in moments]), strict=True):
+                moment.copy_(mean.view(moment.shape))
+
+    def _make_moments(self) -> None:
+        # A step along a zero gradient, on weights that are thrown away, has the optimizer make its state; zeroed, it
+        # is the state before the first step of every optimizer whose moments start at zero.
+        scratch = self.weights.clone()
+        self._point(scratch, torch.zeros_like(scratch))
+        self.step_optimizer()
+        self._point(self.seen, self.grad)
+        for moment in self.moments():
+            moment.zero_()
+
+    # -- views --------------------------------------------------------------------------------------------------
+
+    def within(self, comm: Communicator) -> Learner:
+        """Return this very learner, its vectors and all, seen as a member of another group."""
+        me = copy.copy(self)
+        me.comm = comm
+        return me
+
+    def note(self, name: str, value: float) -> None:
+        """Record a figure of this step, such as its staleness."""
+        self.figures.append((name, value))
+
+    def alias(self, *, one: bool) -> None:
+        """Make snapshot and weights ``one`` vector, which saves a copy where no step needs to be undone, or two."""
+        one = one and not self._narrow
+        if one != (self.seen is self.weights):
+            self.seen = self.weights if one else self.weights.clone()
+            self._point(self.seen, self.grad)
+            self._point_buffers()
+
+    def load(self, vector: Tensor) -> None:
+        """Let the module have the weights and buffers of ``vector``, until the next `look`; for evaluation."""
+        for place in self.places:
+            place.tensor.data.copy_(place.view(vector))
+
+    def parts(self, bucket_bytes: int) -> list[slice]:
+        """Cut the vector between parameters into parts of ``bucket_bytes`` or more, from the last to the first.
+
+        That is about the order in which the backward pass finishes them.  The buffers come after all.
+        """
+        parts, end = [], self.tail
+        for place in reversed(self._parameters):
+            if (end - place.part.start) * self.weights.element_size() >= bucket_bytes or place.part.start == 0:
+                parts.append(slice(place.part.start, end))
+                end = place.part.start
+        return [*parts, slice(self.tail, self.weights.numel())] if self._buffers else parts
+
+    def cuts(self, pieces: int) -> list[slice]:
+        """Cut the vector between parameters into ``pieces`` parts of about equal size."""
+        size, starts = self.weights.numel(), [place.part.start for place in self.places]
+        bounds = [min(starts, key=lambda start: abs(start - size * k / pieces)) for k in range(1, pieces)]
+        edges = [0, *sorted(bounds), size]
+        return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+    def announce(self, parts: Sequence[slice], call: Callable[[slice], None]) -> Callable[[], None]:
+        """Have ``call`` told of each of ``parts`` in their order, as the backward pass makes its gradient final.
+
+        Return what must be called after `collect`: it tells of the parts that are left, and takes the hooks away.
+        """
+        waiting = [sum(part.start <= p.part.start < part.stop for p in self._parameters) for part in parts]
+        told = 0
+
+        def final(place: Place) -> None:
+            nonlocal told
+            waiting[next(k for k, part in enumerate(parts) if part.start <= place.part.start < part.stop)] -= 1
+            while told < len(parts) and waiting[told] == 0 and parts[told].start < self.tail:
+                told += 1
+                call(parts[told - 1])
+
+        handles = [
+            place.tensor.register_post_accumulate_grad_hook(functools.partial(_forward_place, final, place))
+            for place in self._parameters
+        ]
+
+        def finish() -> None:
+            for handle in handles:
+                handle.remove()
+            for part in parts[told:]:
+                call(part)
+
+        return finish
+
+    def _point(self, weights: Tensor, grad: Tensor, part: slice | None = None) -> None:
+        """Point the parameters at ``weights`` and their gradients at ``grad``, those outside ``part`` at none."""
+        for place in self._parameters:
+            if weights is self.seen and place.narrow is not None:
+                place.tensor.grad, place.tensor.data = None, place.narrow
+                continue
+            inside = part is None or (part.start <= place.part.start and place.part.stop <= part.stop)
+            place.tensor.grad, place.tensor.data = None, place.view(weights)
+            place.tensor.grad = place.view(grad) if inside else None
+
+    def _point_buffers(self) -> None:
+        for place in self._buffers:
+            if place.narrow is None:
+                place.tensor.data = place.view(self.seen)
+
+    def _sum(self) -> float:
+        return float(self.weights.sum(dtype=torch.float64))
+
+
+def _lay_out(module: nn.Module) -> tuple[list[Place], list[Tensor], int, Tensor]:
+    """Give every trained parameter and floating buffer its place; also: the constants, the tail, a blank vector."""
+    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    buffers = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
+    constants: list[Tensor] = [p for p in module.parameters() if not p.requires_grad]
+    constants += [b for b in module.buffers() if not b.is_floating_point()]
+    if not parameters:
+        raise SettingsError(f"{type(module).__name__} has no parameter that requires a gradient: nothing to train")
+    wide = [torch.float64] if any(p.dtype == torch.float64 for _, p in parameters) else [torch.float32]
+    blank = torch.zeros(0, dtype=wide[0], device=parameters[0][1].device)
+    unit = ALIGNMENT_BYTES // blank.element_size()
+    places, begin, tail = [], 0, 0
+    for index, (name, tensor) in enumerate([*parameters, *buffers]):
+        narrow = tensor.data if tensor.dtype != blank.dtype else None
+        places.append(Place(name, tensor, slice(begin, begin + tensor.numel()), narrow))
+        begin += -(-tensor.numel() // unit) * unit
+        if index + 1 == len(parameters):
+            tail = begin
+    return places, constants, tail, blank.new_zeros(begin)
+
+
+def _forward_place(call: Callable[[Place], None], place: Place, _: Tensor) -> None:
+    call(place)

@@ -1,0 +1,87 @@
+"""Which minibatches of a stretch this learner has trained, and which of them would outlive it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from roundelay.communicator import Communicator
+from roundelay.runtime import Runtime
+
+__all__ = ["Ledger"]
+
+T = TypeVar("T")
+
+
+class Ledger:
+    """A learner's minibatches of one stretch.
+
+    Its own finished ones are in its own weights.  They are safe, in weights that outlive it, once a verb that *began*
+    after their step has been awaited: what is safe is put down with the runtime, for the others to know if we are lost.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.trained: list[int] = []
+        self.safe = 0  # how many of ``trained``, from the front
+        self.pending = 0  # minibatches whose gradient is taken: those trained, and the one in hand
+
+    def begin(self) -> None:
+        """Start a new stretch."""
+        self.trained, self.safe, self.pending = [], 0, 0
+
+    def taken(self) -> None:
+        """Put down that the gradient of the minibatch in hand is taken."""
+        self.pending = len(self.trained) + 1
+
+    def finished(self, number: int) -> None:
+        """Put down a finished minibatch."""
+        self.trained.append(number)
+
+    def published(self, count: int) -> None:
+        """Put down that a verb which began with ``count`` gradients taken has been awaited."""
+        if count > self.safe:
+            self.runtime.trained(self.trained[self.safe : count])
+            self.safe = min(count, len(self.trained))
+
+    def watch(self, comm: Communicator) -> Communicator:
+        """Return ``comm``, with its verbs watched where learners can be lost."""
+        return _Watched(comm, self) if self.runtime.lossy else comm
+
+
+class _Watched:
+    """A communicator that tells the ledger of every verb awaited."""
+
+    def __init__(self, comm: Communicator, ledger: Ledger) -> None:
+        self._comm, self._ledger = comm, ledger
+        self.rank, self.size = comm.rank, comm.size
+
+    def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
+        return _Noted(self._comm.mean(x, weight), self._ledger)
+
+    def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
+        return _Noted(self._comm.gather(x), self._ledger)
+
+    def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
+        return _Noted(self._comm.broadcast(x, root), self._ledger)
+
+    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+        return _Noted(self._comm.exchange(x, to, of), self._ledger)
+
+    def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
+        return _Noted(self._comm.request(x, to), self._ledger)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
+        return _Watched(self._comm.split(groups), self._ledger)
+
+
+class _Noted(Generic[T]):
+    def __init__(self, awaited: Awaitable[T], ledger: Ledger) -> None:
+        self._awaited, self._ledger, self._count = awaited, ledger, ledger.pending
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        result = yield from self._awaited.__await__()
+        self._ledger.published(self._count)
+        return result

@@ -1,0 +1,61 @@
+"""What a run writes down as it goes: one JSON object a line, the same on every runtime."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+__all__ = ["KINDS", "Kind", "Record"]
+
+Kind = Literal["compute", "communicate", "wait", "serve", "evaluate"]
+KINDS: tuple[Kind, ...] = ("compute", "communicate", "wait", "serve", "evaluate")
+
+
+class Record:
+    """The record of one learner, or of a whole simulated cluster.
+
+    Lines are ``{"event": …, "clock": "virtual" or "wall", "time": seconds, …}``.  A span is an event of one of the
+    `KINDS` with its ``seconds``; after ``spans`` of them a learner's further spans only count in its totals.
+    """
+
+    def __init__(self, file: TextIO | Path | None, *, clock: str, spans: int = 2000) -> None:
+        self.clock, self.spans = clock, spans
+        self.totals: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._owned = isinstance(file, Path)
+        self._file: TextIO | None = file.open("a", encoding="utf-8") if isinstance(file, Path) else file
+        self._kept: dict[str, int] = defaultdict(int)
+
+    def write(self, event: str, who: str, time: float, **what: Any) -> None:
+        """Write one event of ``who`` (``learner 3``, ``server 0``)."""
+        if self._file is not None:
+            line = {"event": event, "who": who, "clock": self.clock, "time": round(time, 9), **what}
+            self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True) + "\n")
+
+    def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
+        """Write that ``who`` spent this time so."""
+        if end <= begin:
+            return
+        self.totals[who][kind] += end - begin
+        if self._kept[who] < self.spans:
+            self._kept[who] += 1
+            self.write(kind, who, begin, seconds=round(end - begin, 9), **what)
+
+    def add(self, who: str, name: str, amount: float) -> None:
+        """Add to a total of ``who``, such as the bytes it has sent."""
+        self.totals[who][name] += amount
+
+    def close(self, time: float) -> None:
+        """Write the totals, and nothing more."""
+        for who, totals in sorted(self.totals.items()):
+            self.write("totals", who, time, **{name: round(value, 9) for name, value in sorted(totals.items())})
+        self.flush()
+        if self._owned and self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def flush(self) -> None:
+        """See that all lines so far are in the file."""
+        if self._file is not None:
+            self._file.flush()

@@ -1,0 +1,96 @@
+"""What is trained: minibatches, a loss, and something held out to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from roundelay.learner import Learner
+
+__all__ = ["Schedule", "Scores", "Task", "evaluate", "seed_minibatch"]
+
+Scores = dict[str, float]
+"""Sums over held-out frames, ``frames`` among them; the loop adds them up and divides by it."""
+
+
+class Schedule(Protocol):
+    """A factor of the learning rate, by frames, so that it does not depend on the number of learners."""
+
+    def __call__(self, frames: float) -> float:
+        """Return the factor after so many frames of the whole run."""
+
+    def met(self, scores: Scores) -> bool:
+        """Take note of an evaluation, in means per frame; return whether training should stop here."""
+
+
+class Task:
+    """A model's data and loss; subclass it, or hand `roundelay.train` functions.
+
+    Everything is a function of the minibatch's epoch and index alone, so that any learner may train it and repeat it.
+    """
+
+    per_epoch: int
+    """Minibatches in an epoch."""
+    nominal_frames: int
+    """Frames in a full minibatch."""
+    held_out: int = 0
+    """Held-out minibatches to evaluate on."""
+
+    def module(self) -> nn.Module:
+        """Make the model, the same each time."""
+        raise NotImplementedError
+
+    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        """Make the optimizer of a model."""
+        raise NotImplementedError
+
+    def frames(self, epoch: int, index: int) -> int:
+        """Return the number of frames in a minibatch, without loading it."""
+        return self.nominal_frames
+
+    def load(self, epoch: int, index: int) -> Any:
+        """Return a minibatch."""
+        raise NotImplementedError
+
+    def loss(self, module: nn.Module, batch: Any) -> Tensor:
+        """Return the mean loss per frame."""
+        raise NotImplementedError
+
+    def score(self, module: nn.Module, index: int) -> Scores:
+        """Return sums over held-out minibatch ``index``: ``loss``, ``frames``, and what else is of interest."""
+        raise NotImplementedError
+
+    def gradient(self, me: Learner, batch: Any) -> float:
+        """Take the gradient into ``me.grad`` and return the loss; override it where it is not by autograd."""
+        loss = self.loss(me.module, batch)
+        loss.backward()
+        return float(loss.detach())
+
+    def where(self, epoch: int, index: int) -> str:
+        """Say what is in a minibatch, for an error message; utterances, say."""
+        return ""
+
+
+def seed_minibatch(seed: int, epoch: int, index: int) -> None:
+    """Seed torch's generators for one minibatch: dropout and sampling then repeat, whoever trains it, wherever."""
+    value = hash((seed, epoch, index)) & (2**63 - 1)  # of integers only: the same in every process
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_available():  # pragma: no cover (no GPU where the tests run)
+        torch.cuda.manual_seed_all(value)
+
+
+def evaluate(task: Task, module: nn.Module, indices: Sequence[int], load: Callable[[], None]) -> Scores:
+    """Return the sums of ``indices`` of the held-out minibatches, with the weights that ``load`` brings."""
+    training = module.training
+    load()
+    module.eval()
+    total: Scores = {}
+    with torch.no_grad():
+        for index in indices:
+            for name, value in task.score(module, index).items():
+                total[name] = total.get(name, 0.0) + value
+    module.train(training)
+    return total
