@@ -102,14 +102,12 @@ def extract(samples: npt.NDArray[np.floating], settings: FeatureSettings) -> Arr
         if settings.dither:
             noise = torch.randn(len(signal), generator=torch.Generator().manual_seed(len(signal)))
             signal = signal + settings.dither * noise
-        emphasised = signal.clone()
-        emphasised[1:] -= settings.preemphasis * signal[:-1]
         out = torch.from_numpy(result)
         length, shift = settings.frame_length, settings.frame_shift
-        raw, emphasised = signal.unfold(0, length, shift), emphasised.unfold(0, length, shift)
         for first in range(0, count, _FRAMES_AT_ONCE):
-            part = slice(first, min(first + _FRAMES_AT_ONCE, count))
-            _compute(raw[part], emphasised[part], settings, out[part])
+            last = min(first + _FRAMES_AT_ONCE, count)
+            part = signal[first * shift : (last - 1) * shift + length]
+            _compute(part.unfold(0, length, shift), settings, out[first:last])
     return result
 
 
@@ -128,21 +126,15 @@ def _padded(signal: Tensor, count: int, settings: FeatureSettings) -> Tensor:
     return torch.cat(parts)[:needed]
 
 
-def _compute(raw: Tensor, emphasised: Tensor, settings: FeatureSettings, out: Tensor) -> None:
-    """Fill ``out`` (T, F) from frames (T, S), before and after the pre-emphasis of the whole signal.
-
-    Kaldi first takes the mean m off a frame, then emphasises it with its first sample repeated on the left:
-    (x_t - m) - p (x_{t-1} - m) = (x_t - p x_{t-1}) - (1 - p) m, and (1 - p)(x_0 - m) at the start.  So the signal can
-    be emphasised once for all frames, and only the first column and a constant differ.
-    """
+def _compute(raw: Tensor, settings: FeatureSettings, out: Tensor) -> None:
+    """Fill ``out`` (T, F) from frames (T, S): mean off, pre-emphasis with the first sample repeated, window, power."""
     window, banks, cosines = _tables(settings)
-    rest = 1.0 - settings.preemphasis
-    mean = raw.mean(1, keepdim=True)
+    centred = raw - raw.mean(1, keepdim=True)
     size = 1 << (settings.frame_length - 1).bit_length()
-    frames = emphasised.new_zeros(len(raw), size)
+    frames = raw.new_zeros(len(raw), size)
     inside = frames[:, : settings.frame_length]
-    torch.sub(emphasised, mean, alpha=rest, out=inside)
-    inside[:, 0] = rest * (raw[:, 0] - mean[:, 0])
+    torch.sub(centred[:, 1:], centred[:, :-1], alpha=settings.preemphasis, out=inside[:, 1:])
+    torch.mul(centred[:, 0], 1.0 - settings.preemphasis, out=inside[:, 0])
     inside *= window
     power = torch.view_as_real(torch.fft.rfft(frames)).square_().sum(-1)
     mel = (power[:, : size // 2] @ banks).clamp_min_(_EPSILON).log_()
@@ -151,7 +143,7 @@ def _compute(raw: Tensor, emphasised: Tensor, settings: FeatureSettings, out: Te
         return
     torch.mm(mel, cosines, out=out)
     if settings.use_energy:
-        out[:, 0] = (raw - mean).square_().sum(1).clamp_min_(_EPSILON).log_()
+        out[:, 0] = centred.square_().sum(1).clamp_min_(_EPSILON).log_()
 
 
 @functools.lru_cache(maxsize=16)
