@@ -1,0 +1,151 @@
+"""The small language of the synthetic corpus: spelled words, numbers, dates, amounts and short commands.
+
+About 150 words and no two that sound alike, so that a lexicon can tell them apart.  Spelled words are few, since
+letters are the hardest: a third of them differ in one consonant only.  Some pairs of words are avoided ("in the", "on
+the", "of the") because espeak-ng speaks them as one word, which would leave the lexicon without the other.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable, Iterator
+
+DIGITS = ["ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE"]
+TEENS = ["TEN", "ELEVEN", "TWELVE", "THIRTEEN", "FOURTEEN", "FIFTEEN", "SIXTEEN", "SEVENTEEN", "EIGHTEEN", "NINETEEN"]
+TENS = ["TWENTY", "THIRTY", "FORTY", "FIFTY", "SIXTY", "SEVENTY", "EIGHTY", "NINETY"]
+ORDINALS = ["FIRST", "SECOND", "THIRD", "FOURTH", "FIFTH", "SIXTH", "SEVENTH", "EIGHTH", "NINTH", "TENTH"]
+MONTHS = [
+    *("JANUARY", "FEBRUARY", "MARCH", "APRIL", "MAY", "JUNE"),
+    *("JULY", "AUGUST", "SEPTEMBER", "OCTOBER", "NOVEMBER", "DECEMBER"),
+]
+DAYS = ["MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY"]
+LETTERS = list(string.ascii_uppercase)
+ROOMS = ["KITCHEN", "BEDROOM", "GARDEN", "OFFICE", "GARAGE", "HALLWAY"]
+SWITCHED = ["LIGHT", "RADIO", "HEATING", "CAMERA", "MUSIC", "FAN"]
+MOVED = ["WINDOW", "DOOR", "CURTAIN", "GATE"]
+PEOPLE = ["ALICE", "PETER", "MARTHA", "GEORGE", "HELEN", "ROBERT"]
+SPELLED = [*PEOPLE, *ROOMS, *SWITCHED, *MOVED, "JULY", "QUIT", "SEVEN", "SIX", "ZERO"]
+SHORT = ["YES", "NO", "HELP", "STOP", "CANCEL", "REPEAT", "QUIT", "GO BACK", "START AGAIN", "GOOD MORNING"]
+
+
+def sentence(chance: random.Random) -> tuple[str, ...]:
+    """Make up one sentence."""
+    kinds = [kind for kind, _ in _KINDS]
+    weights = [weight for _, weight in _KINDS]
+    return tuple(" ".join(chance.choices(kinds, weights)[0](chance)).split())
+
+
+def vocabulary() -> frozenset[str]:
+    """All words that a sentence may have."""
+    lists = [DIGITS, TEENS, TENS, ORDINALS, MONTHS, DAYS, LETTERS, ROOMS, SWITCHED, MOVED, PEOPLE, SHORT, [_REST]]
+    return frozenset(word for words in lists for entry in words for word in entry.split())
+
+
+_REST = (
+    "HUNDRED THOUSAND AND POINT TWENTIETH THIRTIETH THE OF AT ON OFF UP DOWN NEXT"
+    " DOLLARS CENTS POUNDS PERCENT DEGREES MINUTES HOURS METERS"
+    " SPELL TURN SWITCH SET TIMER OPEN CLOSE CALL PLAY RECORD NUMBER TEMPERATURE VOLUME PLEASE NOW"
+)
+
+
+def _below_hundred(chance: random.Random) -> list[str]:
+    kind = chance.random()
+    if kind < 0.3:
+        return [chance.choice(DIGITS[1:])]
+    if kind < 0.55:
+        return [chance.choice(TEENS)]
+    return [chance.choice(TENS), *([chance.choice(DIGITS[1:])] if chance.random() < 0.7 else [])]
+
+
+def _number(chance: random.Random) -> list[str]:
+    words = _below_hundred(chance)
+    kind = chance.random()
+    if kind < 0.4:
+        return words
+    if kind < 0.75:
+        return [chance.choice(DIGITS[1:]), "HUNDRED", "AND", *words]
+    return [chance.choice([*DIGITS[1:], *TEENS]), "THOUSAND", *words]
+
+
+def _digits(chance: random.Random) -> list[str]:
+    return ["NUMBER", *(chance.choice(DIGITS) for _ in range(chance.randint(3, 6)))]
+
+
+def _ordinal(chance: random.Random) -> list[str]:
+    kind = chance.random()
+    if kind < 0.6:
+        return [chance.choice(ORDINALS)]
+    if kind < 0.75:
+        return [chance.choice(("TWENTIETH", "THIRTIETH"))]
+    return ["TWENTY", chance.choice(ORDINALS[:9])]
+
+
+def _date(chance: random.Random) -> list[str]:
+    day, month = _ordinal(chance), chance.choice(MONTHS)
+    kind = chance.random()
+    if kind < 0.35:
+        return [chance.choice(DAYS), "THE", *day, "OF", month]
+    if kind < 0.65:
+        return [month, "THE", *day]
+    if kind < 0.85:
+        return [month, "NINETEEN", chance.choice(TENS), chance.choice(DIGITS[1:])]
+    return ["NEXT", chance.choice(DAYS)]
+
+
+def _amount(chance: random.Random) -> list[str]:
+    kind = chance.random()
+    if kind < 0.3:
+        return [*_number(chance), "DOLLARS", "AND", *_below_hundred(chance), "CENTS"]
+    if kind < 0.8:
+        return [*_number(chance), chance.choice(("DOLLARS", "POUNDS", "METERS"))]
+    return [*_below_hundred(chance), "POINT", chance.choice(DIGITS), "PERCENT"]
+
+
+def _spelled(chance: random.Random) -> list[str]:
+    word = chance.choice(SPELLED)
+    return ["SPELL", word, *word] if chance.random() < 0.5 else [*word]
+
+
+def _switch(chance: random.Random) -> list[str]:
+    verb, thing = chance.choice(("TURN", "SWITCH")), chance.choice(SWITCHED)
+    where = [chance.choice(ROOMS)] if chance.random() < 0.4 else []
+    return [verb, "THE", *where, thing, chance.choice(("ON", "OFF"))]
+
+
+def _move(chance: random.Random) -> list[str]:
+    return [chance.choice(("OPEN", "CLOSE")), "THE", chance.choice(ROOMS), chance.choice(MOVED)]
+
+
+def _set(chance: random.Random) -> list[str]:
+    kind = chance.random()
+    if kind < 0.4:
+        return ["SET", "THE", "TIMER", *_below_hundred(chance), chance.choice(("MINUTES", "HOURS"))]
+    if kind < 0.7:
+        return ["SET", "THE", "TEMPERATURE", "AT", *_below_hundred(chance), "DEGREES"]
+    return ["TURN", chance.choice(("UP", "DOWN")), "THE", chance.choice(("VOLUME", "HEATING", "MUSIC"))]
+
+
+def _call(chance: random.Random) -> list[str]:
+    kind = chance.random()
+    if kind < 0.6:
+        return ["CALL", chance.choice(PEOPLE), *([chance.choice(("NOW", "PLEASE"))] if chance.random() < 0.5 else [])]
+    return [chance.choice(("PLAY", "RECORD")), "THE", chance.choice(("MUSIC", "RADIO", "CAMERA"))]
+
+
+def _short(chance: random.Random) -> Iterator[str]:
+    yield chance.choice(SHORT)
+
+
+_KINDS: tuple[tuple[Callable[[random.Random], list[str] | Iterator[str]], float], ...] = (
+    (_number, 0.12),
+    (_digits, 0.10),
+    (_date, 0.20),
+    (_amount, 0.16),
+    (_spelled, 0.08),
+    (_switch, 0.12),
+    (_move, 0.06),
+    (_set, 0.08),
+    (_call, 0.05),
+    (_short, 0.03),
+)
