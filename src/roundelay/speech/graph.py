@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LN10 = math.log(10.0)
+_DELTA = 2.0**-14  # to what costs are rounded when states are merged; the default, 2^-10, adds up over a long sentence
 
 
 def build(
@@ -40,7 +41,7 @@ def build(
     kaldifst.determinize_star(triphones)
     states = to_fst(in_states(from_fst(triphones), physical))
     kaldifst.determinize_star(states)
-    kaldifst.minimize_encoded(states)
+    kaldifst.minimize_encoded(states, _DELTA)
     result = _finish(lasting(from_fst(states)))
     _log.info(
         "%s: %d states, %d arcs from a grammar of %d states and %d physical triphones",
@@ -132,10 +133,8 @@ def _lexicon_and_grammar(lexicon: Lexicon, model: NgramModel, silence_probabilit
     kaldifst.connect(grammar)
     kaldifst.arcsort(grammar, "ilabel")
     both = kaldifst.compose(spoken, grammar)
-    if both.num_states == 0:
-        raise DataError("graph: no word of the lexicon is in the language model")
     kaldifst.determinize_star(both)
-    kaldifst.minimize_encoded(both)
+    kaldifst.minimize_encoded(both, _DELTA)
     return both
 
 
@@ -163,6 +162,8 @@ def grammar_network(lexicon: Lexicon, model: NgramModel) -> Network:
         if history and weight > NEVER:
             network.arcs[state].append((backoff_label, 0, -weight * _LN10, _longest(histories, history[1:])))
     _log_differences(lexicon, model)
+    if not any(output for arcs in network.arcs for _, output, _, _ in arcs):
+        raise DataError("graph: no word of the lexicon is in the language model")
     return network
 
 
