@@ -61,9 +61,9 @@ class Store(Mapping[str, Array]):
         counts = np.asarray(index["utterances"], np.int64)
         self.shards: npt.NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         """Which shard each utterance is in."""
-        ends = np.cumsum(self.lengths)
-        first = (ends - self.lengths)[np.concatenate([[0], np.cumsum(counts)[:-1]])] if len(counts) else ends
-        self.starts: npt.NDArray[np.int64] = ends - self.lengths - first[self.shards] if len(counts) else ends
+        before = np.concatenate([[0], np.cumsum(self.lengths)])
+        first = before[np.concatenate([[0], np.cumsum(counts)])]  # rows before each shard
+        self.starts: npt.NDArray[np.int64] = before[:-1] - first[self.shards]
         """The row in its shard at which each utterance begins."""
         self._numbers = {name: i for i, name in enumerate(self.ids)}
         self._maps: dict[int, Array] = {}
