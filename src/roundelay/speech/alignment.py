@@ -173,7 +173,11 @@ Timed = tuple[str, float, float]  # name, begin, end, in frames; need not fall o
 
 
 def compare(
-    found: Sequence[Timed], reference: Sequence[Timed], *, names: Mapping[str, str] | None = None, tolerance: float = 2.0
+    found: Sequence[Timed],
+    reference: Sequence[Timed],
+    *,
+    names: Mapping[str, str] | None = None,
+    tolerance: float = 2.0,
 ) -> Agreement:
     """Compare two segmentations of an utterance, times in frames (a reference in seconds is divided by the shift).
 

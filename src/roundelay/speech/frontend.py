@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -75,6 +75,11 @@ class FrontEnd:
     def spliced(self, cepstra: Array) -> Array:
         """Put the cepstra of neighbouring frames side by side: (T, (2 context + 1) C)."""
         return splice(cepstra, self.context, self.context)
+
+    def describe(self) -> dict[str, Any]:
+        """Give all fields but the projection, for a file."""
+        names = ("input", "num_cepstra", "variance", "context")
+        return {name: getattr(self, name) for name in names}
 
     def projected(self, projection: Array) -> FrontEnd:
         """Splice and project instead of taking deltas."""

@@ -65,6 +65,10 @@ class Gmm:
             self._rows = torch.from_numpy(np.concatenate([table, dummy]).astype(np.float32))
         return self._rows
 
+    def arrays(self) -> dict[str, Array]:
+        """Give the arrays that make the model, for a file."""
+        return {"counts": self.counts, "weights": self.weights, "means": self.means, "variances": self.variances}
+
     def __getstate__(self) -> tuple[Array, Array, Array, Array]:
         return self.counts, self.weights, self.means, self.variances
 

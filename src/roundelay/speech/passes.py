@@ -11,15 +11,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from roundelay.errors import DataError
+from roundelay.speech.adaptation import FmllrStatistics, collect_fmllr, fmllr
 from roundelay.speech.alignment import Alignment
 from roundelay.speech.frontend import FrontEnd, Normaliser, normalisers
 from roundelay.speech.gmm import Gmm, Statistics, accumulate
 from roundelay.speech.hmm import Graph, GraphBuilder, Pronunciations, Spelling
 from roundelay.speech.tensors import Array
-from roundelay.speech.tree import Tree, TreeStatistics
+from roundelay.speech.transforms import MlltStatistics, Scatter, collect_mllt
+from roundelay.speech.tree import SILENCE, Tree, TreeStatistics
 from roundelay.speech.viterbi import Transitions, search
 
 FRAMES_PER_CHUNK = 12_000
+FRAMES_PER_SPEAKER = 60_000
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Item:
     transcript: Sequence[Pronunciations] = ()
     transform: Array | None = None
     alignment: Alignment | None = None
+    speaker: str = ""
 
     def frames(self, front_end: FrontEnd) -> Array:
         """Compute the model's features."""
@@ -114,6 +118,7 @@ class Corpus:
             self.transcripts[utterance],
             self.transforms.get(speaker),
             self.alignments.get(utterance),
+            speaker,
         )
 
     def chunks(self, utterances: Sequence[str] | None = None) -> Iterator[list[Item]]:
@@ -128,6 +133,16 @@ class Corpus:
                 chunk, frames = [], 0
         if chunk:
             yield chunk
+
+    def speaker_chunks(self) -> Iterator[list[Item]]:
+        """Read a chunk for each speaker: all utterances, or the first ones up to ten minutes, plenty for a matrix."""
+        of_speaker: dict[str, list[str]] = {}
+        for utterance in self.transcripts:
+            of_speaker.setdefault(self.speaker(utterance), []).append(utterance)
+        for utterances in of_speaker.values():
+            ends = np.cumsum([self.lengths[u] for u in utterances])
+            enough = 1 + int(np.searchsorted(ends, FRAMES_PER_SPEAKER))
+            yield [self.item(utterance) for utterance in utterances[:enough]]
 
     def aligned_chunks(self) -> Iterator[list[Item]]:
         """Read the utterances that have an alignment."""
@@ -211,3 +226,52 @@ def tree_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> TreeStatistic
     pairs = aligned_frames(front_end, chunk)
     contexts = np.concatenate([a.contexts() for _, a in pairs])
     return TreeStatistics.collect(num_phones, contexts, np.concatenate([x for x, _ in pairs]))
+
+
+def scatter_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> Scatter:
+    """Collect what LDA needs, of spliced cepstra with senones as classes."""
+    front_end, num_senones = shared
+    pairs = [(item, item.alignment) for item in chunk if item.alignment is not None]
+    frames = [front_end.spliced(front_end.normalised(item.features, item.normaliser)) for item, _ in pairs]
+    return Scatter.collect(np.concatenate(frames), np.concatenate([a.senones for _, a in pairs]), num_senones)
+
+
+def mllt_chunk(model: Model, chunk: list[Item]) -> MlltStatistics:
+    """Collect what MLLT needs."""
+    pairs = aligned_frames(model.front_end, chunk)
+    senones = np.concatenate([a.senones for _, a in pairs])
+    return collect_mllt(model.gmm, np.concatenate([x for x, _ in pairs]), senones)
+
+
+def fmllr_chunk(shared: tuple[Model, Gmm], chunk: list[Item]) -> tuple[str, Array]:
+    """Estimate the matrix of the speaker of a chunk, from alignments given or else made with the unadapted model.
+
+    Posteriors for the target mixtures are those of the features as the speaker's present matrix, if any, makes them.
+    Silence says nothing of the speaker and is left out.
+    """
+    model, target = shared
+    plain = [model.front_end(item.features, item.normaliser) for item in chunk]
+    missing = [i for i, item in enumerate(chunk) if item.alignment is None]
+    found: dict[int, Alignment | str] = {i: a for i, item in enumerate(chunk) if (a := item.alignment) is not None}
+    found |= dict(zip(missing, _align(model, [chunk[i] for i in missing], [plain[i] for i in missing]), strict=True))
+    frames, adapted, senones = [], [], []
+    for i, item in enumerate(chunk):
+        alignment = found[i]
+        if isinstance(alignment, Alignment):
+            speech = np.repeat(alignment.phones != SILENCE, np.diff(alignment.starts))
+            frames.append(plain[i][speech])
+            adapted.append(frames[-1] if item.transform is None else item.frames(model.front_end)[speech])
+            senones.append(alignment.senones[speech])
+    statistics = FmllrStatistics.empty(target.num_features)
+    if sum(map(len, frames)):
+        whole = np.concatenate(adapted)
+        statistics = collect_fmllr(target, np.concatenate(frames), np.concatenate(senones), adapted=whole)
+    return chunk[0].speaker, fmllr(statistics).astype(np.float32)
+
+
+def first_pass_chunk(model: Model, chunk: list[Item]) -> Statistics:
+    """Accumulate unadapted features under the posteriors of adapted ones."""
+    pairs = [(item, item.alignment) for item in chunk if item.alignment is not None]
+    adapted = np.concatenate([item.frames(model.front_end) for item, _ in pairs])
+    plain = np.concatenate([model.front_end(item.features, item.normaliser) for item, _ in pairs])
+    return accumulate(model.gmm, adapted, np.concatenate([a.senones for _, a in pairs]), moments_of=plain)

@@ -9,13 +9,26 @@ from functools import reduce
 
 import numpy as np
 
-from roundelay.errors import DataError, SettingsError
+from roundelay.errors import DataError
+from roundelay.speech.acoustic import AcousticModel, Words
 from roundelay.speech.alignment import Alignment
 from roundelay.speech.frontend import FrontEnd, Input
 from roundelay.speech.gmm import Gmm, Statistics, update
 from roundelay.speech.hmm import Pronouncer, Spelling
-from roundelay.speech.passes import Corpus, Model, accumulate_chunk, moments_chunk, realign_chunk, tree_chunk
+from roundelay.speech.passes import (
+    Corpus,
+    Model,
+    accumulate_chunk,
+    first_pass_chunk,
+    fmllr_chunk,
+    mllt_chunk,
+    moments_chunk,
+    realign_chunk,
+    scatter_chunk,
+    tree_chunk,
+)
 from roundelay.speech.tensors import Array
+from roundelay.speech.transforms import MlltStatistics, Scatter, lda, mllt
 from roundelay.speech.tree import STATES, Tree, TreeStatistics
 from roundelay.speech.viterbi import Transitions
 from roundelay.speech.workers import Workers
@@ -36,8 +49,20 @@ class GmmSettings:
     mono_iterations: int = 22
     iterations: int = 18  # of the triphone stage, and of each stage after it
     adapt: bool = False  # LDA+MLLT and fMLLR per speaker on top
+    num_projected: int = 40  # features kept by LDA
     mono_hours: float = 1.0  # the flat start takes the shortest utterances up to this much
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a stage does at which of its iterations."""
+
+    iterations: int
+    num_gaussians: int
+    realign: Sequence[int] = ()
+    decorrelate: Sequence[int] = ()
+    adapt: Sequence[int] = ()
 
 
 class Trainer:
@@ -75,24 +100,42 @@ class Trainer:
         parts = self.workers.map(accumulate_chunk, model, self.corpus.aligned_chunks())
         return reduce(Statistics.__iadd__, parts, Statistics.empty(model.gmm))
 
-    def iterate(self, stage: str, model: Model, iterations: int, num_gaussians: int, realign: Sequence[int]) -> Model:
+    def iterate(self, stage: str, model: Model, plan: Plan) -> Model:
         """Alternate realignment and estimation, growing the mixtures evenly over the first three quarters."""
         start = model.gmm.num_gaussians
-        growing = max(1, iterations * 3 // 4)
-        for i in range(iterations):
-            statistics = self.realign(model) if i in realign else self.accumulate(model)
+        growing = max(1, plan.iterations * 3 // 4)
+        for i in range(plan.iterations):
+            if i in plan.adapt:
+                self.adapt(model)
+            statistics = self.realign(model) if i in plan.realign else self.accumulate(model)
             gmm = update(model.gmm, statistics, self.floor)
-            wanted = start + (num_gaussians - start) * min(i + 1, growing) // growing
+            wanted = start + (plan.num_gaussians - start) * min(i + 1, growing) // growing
             if i < growing and wanted > gmm.num_gaussians:
-                gmm = gmm.grow(wanted, _occupancy(statistics, model.gmm), self.rng)
+                gmm = gmm.grow(wanted, statistics.occupancy(model.gmm), self.rng)
             model = replace(model, gmm=gmm, transitions=Transitions.estimate(statistics.moves))
+            if i in plan.decorrelate:
+                model = self.decorrelate(model)
             log.info(
                 "%s: iteration %d of %d, %d Gaussians, log-likelihood %.3f a frame, %d utterances not aligned",
-                stage, i + 1, iterations, gmm.num_gaussians,
+                stage, i + 1, plan.iterations, gmm.num_gaussians,
                 statistics.log_likelihood / max(statistics.frames, 1), len(self.failures),
             )  # fmt: skip
-            self.progress(stage, i + 1, iterations)
+            self.progress(stage, i + 1, plan.iterations)
         return model
+
+    def decorrelate(self, model: Model) -> Model:
+        """Estimate MLLT and turn features and means by it."""
+        parts = self.workers.map(mllt_chunk, model, self.corpus.aligned_chunks())
+        a = mllt(reduce(MlltStatistics.__iadd__, parts))
+        projection, gmm = model.front_end.projection, model.gmm
+        assert projection is not None
+        turned = Gmm(gmm.counts, gmm.weights, gmm.means @ a.T, gmm.variances)
+        return replace(model, front_end=model.front_end.projected(a @ projection), gmm=turned)
+
+    def adapt(self, model: Model) -> None:
+        """Estimate every speaker's matrix on the alignments there are."""
+        aligned = self.corpus.subset([u for u in self.corpus.transcripts if u in self.corpus.alignments])
+        self.corpus.transforms = dict(self.workers.map(fmllr_chunk, (model, model.gmm), aligned.speaker_chunks()))
 
     def single(self, front_end: FrontEnd, tree: Tree) -> Model:
         """Fit one Gaussian per senone to the alignments there are."""
@@ -113,10 +156,6 @@ class Trainer:
         """Grow a tree on the alignments there are."""
         parts = self.workers.map(tree_chunk, (front_end, num_phones), self.corpus.aligned_chunks())
         return Tree.grow(reduce(TreeStatistics.merge, parts), num_senones=self.settings.num_senones)
-
-
-def _occupancy(statistics: Statistics, gmm: Gmm) -> Array:
-    return statistics.occupancy(gmm)
 
 
 def equal_alignment(transcript: Sequence[tuple[tuple[int, ...], ...]], num_frames: int, tree: Tree) -> Alignment | None:
@@ -147,4 +186,67 @@ def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> 
     model = trainer.single(front_end, tree)
     n = settings.mono_iterations
     often = [i for i in range(1, n) if i <= n // 2 or i % 2 == 0]
-    return trainer.iterate("monophones", model, n, settings.mono_gaussians, often)
+    plan = Plan(iterations=n, num_gaussians=settings.mono_gaussians, realign=often)
+    return trainer.iterate("monophones", model, plan)
+
+
+def train_triphones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> Model:
+    """Grow a tree on the alignments there are, and train its senones."""
+    tree = trainer.tree(front_end, num_phones)
+    trainer.retie(tree)
+    n = trainer.settings.iterations
+    plan = Plan(iterations=n, num_gaussians=trainer.settings.num_gaussians, realign=range(3, n, 4))
+    return trainer.iterate("triphones", trainer.single(front_end, tree), plan)
+
+
+def train_projected(trainer: Trainer, model: Model) -> Model:
+    """Replace deltas by LDA of spliced frames, grow a new tree there, and train its senones with MLLT."""
+    shared = (model.front_end, model.tree.num_senones)
+    parts = trainer.workers.map(scatter_chunk, shared, trainer.corpus.aligned_chunks())
+    scatter = reduce(Scatter.__iadd__, parts)
+    front_end = model.front_end.projected(lda(scatter, min(trainer.settings.num_projected, scatter.sums.shape[1])))
+    tree = trainer.tree(front_end, model.tree.num_phones)
+    trainer.retie(tree)
+    n = trainer.settings.iterations
+    plan = Plan(
+        iterations=n,
+        num_gaussians=trainer.settings.num_gaussians,
+        realign=range(3, n, 4),
+        decorrelate=[i for i in (1, 3, 5, 9) if i < n],
+    )
+    return trainer.iterate("LDA+MLLT", trainer.single(front_end, tree), plan)
+
+
+def train_adapted(trainer: Trainer, model: Model) -> tuple[Model, Gmm]:
+    """Train on features adapted to each speaker; also give mixtures for unadapted ones, for the first pass."""
+    n = max(4, trainer.settings.iterations // 2)
+    plan = Plan(iterations=n, num_gaussians=model.gmm.num_gaussians, realign=range(2, n, 3), adapt=range(0, n, 3))
+    model = trainer.iterate("fMLLR", model, plan)
+    parts = trainer.workers.map(first_pass_chunk, model, trainer.corpus.aligned_chunks())
+    return model, update(model.gmm, reduce(Statistics.__iadd__, parts), trainer.floor)
+
+
+def train_gmm(
+    features: Mapping[str, Array],
+    transcripts: Mapping[str, Sequence[str]],
+    speakers: Mapping[str, str],
+    lexicon: Pronouncer,
+    settings: GmmSettings,
+    progress: Progress | None = None,
+    jobs: int = 1,
+) -> AcousticModel:
+    """Train an acoustic model from a flat start."""
+    front_end = FrontEnd(input=settings.input, num_cepstra=settings.num_cepstra)
+    spelling = Spelling(lexicon)
+    num_phones = len(spelling.phones)
+    with Workers(jobs) as workers:
+        corpus = Corpus.open(features, transcripts, speakers, spelling, front_end)
+        trainer = Trainer(corpus, workers, settings, progress)
+        model = train_monophones(trainer, front_end, num_phones)
+        model = train_triphones(trainer, front_end, num_phones)
+        first_pass = None
+        if settings.adapt:
+            model = train_projected(trainer, model)
+            model, first_pass = train_adapted(trainer, model)
+    words = Words(spelling.phones, {word: list(variants) for word, variants in lexicon.pronunciations.items()})
+    return AcousticModel(model, words, first_pass, trainer.failures)

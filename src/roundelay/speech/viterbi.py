@@ -29,9 +29,7 @@ class Transitions:
     @classmethod
     def flat(cls, num_senones: int, stay: float = 0.75) -> Transitions:
         """Stay with the same probability everywhere."""
-        return cls(
-            np.full(num_senones, np.log(stay), np.float32), np.full(num_senones, np.log1p(-stay), np.float32)
-        )
+        return cls(np.full(num_senones, np.log(stay), np.float32), np.full(num_senones, np.log1p(-stay), np.float32))
 
     @classmethod
     def estimate(cls, counts: Array, floor: float = 0.01) -> Transitions:

@@ -39,13 +39,17 @@ class Workers:
             self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_start)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         torch.set_num_threads(self._threads)
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
-    def map(self, function: Callable[[Shared, Chunk], Result], shared: Shared, chunks: Iterable[Chunk]) -> Iterator[Result]:
+    def map(
+        self, function: Callable[[Shared, Chunk], Result], shared: Shared, chunks: Iterable[Chunk]
+    ) -> Iterator[Result]:
         """Give ``function(shared, chunk)`` for each chunk, in their order, few chunks being under way at a time."""
         if not self._pool:
             yield from (function(shared, chunk) for chunk in chunks)
