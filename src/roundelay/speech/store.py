@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -128,19 +129,46 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.raw"
 
 
+class _OpenShard:
+    """A shard that is being written; it counts for nothing until an index names it."""
+
+    def __init__(self, folder: Path, number: int, dtype: str) -> None:
+        self._path = folder / shard_name(number)
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._total = hashlib.sha256()
+        self._file = self._path.open("wb")
+        self.ids: list[str] = []
+        self.rows: list[int] = []
+
+    def add(self, utterance: str, array: Array) -> None:
+        data = np.ascontiguousarray(array, self._dtype)
+        self._total.update(data.data)
+        with naming(self._path):
+            self._file.write(data.data)
+        self.ids.append(utterance)
+        self.rows.append(len(data))
+
+    def close(self) -> Shard:
+        with naming(self._path):
+            self._file.close()
+            flush(self._path)
+        return Shard(self.ids, self.rows, self._total.hexdigest())
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):  # what could not be written is lost anyway
+            self._file.close()
+
+
 def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[str, Array]]) -> Shard:
-    """Write one shard, array by array; it counts for nothing until ``write_index`` names it."""
-    path = folder / shard_name(number)
-    ids, rows, total = [], [], hashlib.sha256()
-    with naming(path), path.open("wb") as file:
+    """Write one shard, array by array."""
+    shard = _OpenShard(folder, number, dtype)
+    try:
         for utterance, array in arrays:
-            data = np.ascontiguousarray(array, np.dtype(dtype).newbyteorder("<"))
-            total.update(data.data)
-            file.write(data.data)
-            ids.append(utterance)
-            rows.append(len(data))
-    flush(path)
-    return Shard(ids, rows, total.hexdigest())
+            shard.add(utterance, array)
+    except BaseException:
+        shard.abandon()
+        raise
+    return shard.close()
 
 
 def rewrite_shard(folder: Path, number: int, shard: Shard, dim: int, change: Callable[[str, Array], Array]) -> Shard:
@@ -186,26 +214,46 @@ def fresh(folder: str | os.PathLike[str]) -> Path:
     return folder
 
 
+class StoreWriter:
+    """Write a store array by array; it exists once ``close`` is done, or the ``with`` block left without an error."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, dim: int, dtype: str = "float32") -> None:
+        assert sys.byteorder == "little", "stores are mapped as they are"
+        self.folder = fresh(folder)
+        self._dim, self._dtype = dim, dtype
+        self._shards: list[Shard] = []
+        self._open = _OpenShard(self.folder, 0, dtype)
+
+    def add(self, utterance: str, array: Array) -> None:
+        """Append an utterance's rows."""
+        if len(self._open.ids) == UTTERANCES_PER_SHARD:
+            self._shards.append(self._open.close())
+            self._open = _OpenShard(self.folder, len(self._shards), self._dtype)
+        self._open.add(utterance, array)
+
+    def close(self) -> Store:
+        """Write the index, and with it the store."""
+        self._shards.append(self._open.close())
+        write_index(self.folder, self._shards, self._dim, self._dtype)
+        return Store(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._open.abandon()
+
+
 def write_store(
     folder: str | os.PathLike[str], arrays: Iterable[tuple[str, Array]], *, dim: int, dtype: str = "float32"
 ) -> Store:
     """Write a whole store from one stream of arrays; memory holds one of them at a time."""
-    assert sys.byteorder == "little", "stores are mapped as they are"
-    folder = fresh(folder)
-    shards: list[Shard] = []
-    stream = iter(arrays)
-    while True:
-        shard = write_shard(folder, len(shards), dtype, _take(stream, UTTERANCES_PER_SHARD))
-        if not shard.ids and shards:
-            (folder / shard_name(len(shards))).unlink()
-            break
-        shards.append(shard)
-        if len(shard.ids) < UTTERANCES_PER_SHARD:
-            break
-    write_index(folder, shards, dim, dtype)
+    with StoreWriter(folder, dim=dim, dtype=dtype) as writer:
+        for utterance, array in arrays:
+            writer.add(utterance, array)
     return Store(folder)
-
-
-def _take(stream: Iterator[tuple[str, Array]], count: int) -> Iterator[tuple[str, Array]]:
-    for _, item in zip(range(count), stream, strict=False):
-        yield item
