@@ -43,10 +43,6 @@ class Task:
         """Make the model, the same each time."""
         raise NotImplementedError
 
-    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        """Make the optimizer of a model."""
-        raise NotImplementedError
-
     def frames(self, epoch: int, index: int) -> int:
         """Return the number of frames in a minibatch, without loading it."""
         return self.nominal_frames

@@ -1,0 +1,56 @@
+"""All that one learner needs to train, on whatever runtime it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from roundelay.budget import Budget
+from roundelay.learner import Learner
+from roundelay.runtime import Runtime
+from roundelay.strategy import Strategy
+from roundelay.task import Schedule, Task
+from roundelay.training import Training
+
+__all__ = ["Job"]
+
+
+def _plain_sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+@dataclass
+class Job:
+    """What is trained, how, and for how long; `training` makes one learner of it."""
+
+    task: Task
+    strategy: Strategy
+    budget: Budget
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = field(default=_plain_sgd)
+    schedule: Callable[[], Schedule] | None = None
+    clip: float | None = None
+    seed: int = 0
+    debug: bool = False
+
+    def training(self, runtime: Runtime) -> Training:
+        """Make a learner's training."""
+        module = self.task.module()
+        me = Learner(
+            module,
+            self.optimizer(module),
+            clip=self.clip,
+            nominal_frames=self.task.nominal_frames,
+            debug=self.debug,
+        )
+        return Training(
+            me,
+            self.strategy,
+            runtime,
+            task=self.task,
+            budget=self.budget,
+            schedule=self.schedule() if self.schedule is not None else None,
+            seed=self.seed,
+        )

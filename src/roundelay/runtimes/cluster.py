@@ -1,0 +1,163 @@
+"""The description of a cluster: nodes, links, how long a gradient takes, who is slow and who fails."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from roundelay.errors import SettingsError
+
+__all__ = ["Cluster", "Compute", "Fault", "Link", "Pauses", "Straggler"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects two learners."""
+
+    latency_seconds: float = 1e-5
+    bandwidth: float = 1e10
+    """Bytes per second, in each direction."""
+
+    def __post_init__(self) -> None:
+        if self.latency_seconds < 0 or self.bandwidth <= 0:
+            raise SettingsError(
+                f"a link has a latency of at least 0 and a bandwidth above 0, "
+                f"not {self.latency_seconds} s and {self.bandwidth} bytes/s"
+            )
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """A learner stands still now and then: exponentially distributed times between, constant length."""
+
+    every_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How long a gradient takes: (``seconds`` + ``seconds_per_frame`` x frames) x slowness x jitter, + pauses."""
+
+    seconds: float = 0.1
+    seconds_per_frame: float = 0.0
+    jitter: float = 0.0
+    """Standard deviation of the logarithm of a log-normal factor with median 1."""
+    slowness: list[float] = field(default_factory=list)
+    """A factor for each learner; those beyond the list have 1."""
+    pauses: Pauses | None = None
+    trace: list[float] = field(default_factory=list)
+    """Recorded durations that are replayed in turn, each learner from another place, instead of the formula."""
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A learner that is slower than the others, from a time on and for a while."""
+
+    learner: int
+    factor: float
+    begin_seconds: float = 0.0
+    end_seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A learner that is killed."""
+
+    learner: int
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that need not exist.
+
+    Learners fill the nodes one after another; servers have a node each of their own, unless there is just one node.
+    Each learner has a link inside its node, each node one link to the others that all its learners share.
+    """
+
+    name: str = "one node"
+    nodes: int = 1
+    learners_per_node: int | list[int] | None = None
+    """By default as many as there are learners to place."""
+    inside: Link = field(default_factory=Link)
+    between: Link = field(default_factory=lambda: Link(5e-5, 1.25e9))
+    compute: Compute = field(default_factory=Compute)
+    all_reduce: Literal["ring", "tree"] = "ring"
+    model_bytes: float | None = None
+    """Let the model count as this large on every link, whatever it is."""
+    serving_bandwidth: float = 5e9
+    """Bytes per second that serving a request gets through."""
+    detection_seconds: float = 0.05
+    """From a learner's death until the others know."""
+    stragglers: list[Straggler] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise SettingsError(f"cluster.nodes must be at least 1, not {self.nodes}")
+        if isinstance(self.learners_per_node, list) and len(self.learners_per_node) != self.nodes:
+            raise SettingsError(
+                f"cluster.learners_per_node names {len(self.learners_per_node)} nodes, cluster.nodes is {self.nodes}"
+            )
+
+    def node_sizes(self, learners: int) -> list[int]:
+        """Say how many of ``learners`` go on each node."""
+        if isinstance(self.learners_per_node, list):
+            sizes = self.learners_per_node
+            if sum(sizes) != learners:
+                raise SettingsError(f"cluster.learners_per_node has room for {sum(sizes)} learners, not {learners}")
+            return sizes
+        per_node = self.learners_per_node or -(-learners // self.nodes)
+        full, rest = divmod(learners, per_node)
+        return [per_node] * full + ([rest] if rest else [])
+
+    def places(self, learners: int, servers: int) -> list[int]:
+        """Return the node of every rank, servers first."""
+        sizes = self.node_sizes(learners)
+        homes = [node for node, size in enumerate(sizes) for _ in range(size)]
+        return [len(sizes) + s if len(sizes) > 1 else 0 for s in range(servers)] + homes
+
+    def durations(self, learner: int, seed: int) -> _Durations:
+        """Return how long each gradient of ``learner`` takes."""
+        return _Durations(self, learner, seed)
+
+
+class _Durations:
+    """The durations of one learner's gradients, drawn from a generator of its own."""
+
+    def __init__(self, cluster: Cluster, learner: int, seed: int) -> None:
+        self.compute = compute = cluster.compute
+        self.random = random.Random(f"{seed} {learner}")  # noqa: S311 (not for secrets)
+        self.slowness = compute.slowness[learner] if learner < len(compute.slowness) else 1.0
+        self.stragglers = [s for s in cluster.stragglers if s.learner == learner]
+        self.trace: Iterator[float] | None = None
+        if compute.trace:
+            self.trace = _cycle(compute.trace, learner * 7919)
+        self.next_pause = self._draw_pause(0.0)
+
+    def __call__(self, now: float, frames: int) -> float:
+        compute = self.compute
+        seconds = next(self.trace) if self.trace else compute.seconds + compute.seconds_per_frame * frames
+        if compute.jitter:
+            seconds *= math.exp(self.random.gauss(0.0, compute.jitter))
+        seconds *= self.slowness
+        for straggler in self.stragglers:
+            if straggler.begin_seconds <= now < straggler.end_seconds:
+                seconds *= straggler.factor
+        while compute.pauses is not None and self.next_pause < now + seconds:
+            seconds += compute.pauses.seconds
+            self.next_pause = self._draw_pause(now + seconds)
+        return seconds
+
+    def _draw_pause(self, now: float) -> float:
+        pauses = self.compute.pauses
+        return now + self.random.expovariate(1.0 / pauses.every_seconds) if pauses is not None else math.inf
+
+
+def _cycle(values: list[float], start: int) -> Iterator[float]:
+    while True:
+        yield values[start % len(values)]
+        start += 1

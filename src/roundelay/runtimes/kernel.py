@@ -1,0 +1,126 @@
+"""Virtual time: events, tasks that await them, and a clock that jumps from one to the next."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+from roundelay.errors import Deadlock
+
+__all__ = ["Event", "Kernel", "Task"]
+
+T = TypeVar("T")
+
+
+class Event(Generic[T]):
+    """Something that will happen once, with a value or an error; await it."""
+
+    __slots__ = ("done", "error", "label", "value", "waiting")
+
+    def __init__(self, label: object) -> None:
+        self.label = label  # shown by str() if it is never going to happen
+        self.done = False
+        self.error: BaseException | None = None
+        self.waiting: list[Callable[[], None]] = []
+        self.value: T
+
+    def __await__(self) -> Generator[Event[Any], None, T]:
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Task(Generic[T]):
+    """A coroutine that the kernel runs; ``end`` happens when it returns."""
+
+    __slots__ = ("_alive", "_kernel", "_resume", "_work", "awaits", "end", "label")
+
+    def __init__(self, kernel: Kernel, work: Coroutine[Event[Any], None, T], label: str) -> None:
+        self._kernel, self._work, self.label = kernel, work, label
+        self.end: Event[T] = Event(label)
+        self.awaits: Event[Any] | None = None
+        self._alive = True
+        self._resume = self.resume  # one bound method for all waits
+
+    def resume(self) -> None:
+        """Run until the next await of something that has not happened."""
+        if not self._alive:
+            return
+        self.awaits = None
+        try:
+            awaited = self._work.send(None)
+        except StopIteration as stop:
+            self._kernel.tasks.pop(self, None)
+            self._kernel.happen(self.end, stop.value)
+        except Exception as error:
+            error.add_note(f"in {self.label}, at {self._kernel.now:.6f} s of virtual time")
+            raise
+        else:
+            self.awaits = awaited
+            awaited.waiting.append(self._resume)
+
+    def kill(self) -> None:
+        """Run it no further."""
+        self._alive = False
+        self._kernel.tasks.pop(self, None)
+        self._work.close()
+
+
+class Kernel:
+    """A deterministic scheduler: simultaneous events happen in the order in which they were scheduled.
+
+    With ``shuffle`` ties are broken at random by that seed instead, to explore other orders.
+    """
+
+    def __init__(self, shuffle: int | None = None) -> None:
+        self.now = 0.0
+        self.tasks: dict[Task[Any], None] = {}
+        self._agenda: list[tuple[float, float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._random = random.Random(shuffle) if shuffle is not None else None  # noqa: S311 (not for secrets)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Have ``action`` called when so much time has passed."""
+        self._count += 1
+        tie = self._random.random() if self._random is not None else 0.0
+        heapq.heappush(self._agenda, (self.now + seconds, tie, self._count, action))
+
+    def happen(self, event: Event[T], value: T) -> None:
+        """Let ``event`` happen now."""
+        event.value, event.done = value, True
+        for resume in event.waiting:
+            self.after(0.0, resume)
+
+    def fail(self, event: Event[Any], error: BaseException) -> None:
+        """Let ``event`` end now by ``error``, unless it has happened."""
+        if not event.done:
+            event.error, event.done = error, True
+            for resume in event.waiting:
+                self.after(0.0, resume)
+
+    def sleep(self, seconds: float) -> Event[None]:
+        """Return an event that happens after so much time."""
+        event: Event[None] = Event("the passing of time")
+        self.after(seconds, lambda: self.happen(event, None))
+        return event
+
+    def spawn(self, work: Coroutine[Event[Any], None, T], label: str) -> Task[T]:
+        """Start ``work`` now."""
+        task = Task(self, work, label)
+        self.tasks[task] = None
+        self.after(0.0, task.resume)
+        return task
+
+    def run(self) -> None:
+        """Let everything happen that will; complain if someone then still waits."""
+        agenda, pop = self._agenda, heapq.heappop
+        while agenda:
+            self.now, _, _, action = pop(agenda)
+            action()
+        if self.tasks:
+            waits = "; ".join(f"{task.label} awaits {task.awaits.label}" for task in self.tasks if task.awaits)
+            raise Deadlock(f"deadlock at {self.now:.6f} s of virtual time: {waits}")

@@ -1,0 +1,87 @@
+"""The simulated network: what moving bytes costs, and who has to wait for whose link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from roundelay.runtimes.cluster import Cluster, Link
+from roundelay.runtimes.kernel import Kernel
+
+__all__ = ["Network"]
+
+
+class _Port:
+    """One direction of a link: busy until ``free``."""
+
+    __slots__ = ("free",)
+
+    def __init__(self) -> None:
+        self.free = 0.0
+
+
+class Network:
+    """Links with a latency and a bandwidth; messages queue for them in the order in which they are sent.
+
+    A message occupies the sender's way out and the receiver's way in for its bytes / bandwidth, then takes the latency
+    to arrive.  Between nodes these ways are the nodes', shared by all their learners: so a parameter server's link is
+    the bottleneck that it is.  Collectives cost what the ring or tree algorithm costs over the slowest link they use.
+    """
+
+    def __init__(self, kernel: Kernel, cluster: Cluster, homes: Sequence[int]) -> None:
+        self.kernel, self.cluster, self.homes = kernel, cluster, homes
+        self.scale = 1.0  # how much larger the model is said to be than it is
+        self.still = False  # while learners meet, messages cost nothing
+        self._ports: dict[tuple[str, int], _Port] = {}
+        self._links: dict[tuple[int, ...], tuple[Link, tuple[_Port, ...]]] = {}
+
+    def transfer(self, x_bytes: float, source: int, target: int) -> tuple[float, float]:
+        """Send bytes now; return in how many seconds they arrive, and how many of these they are on the way."""
+        if self.still or source == target:
+            return 0.0, 0.0
+        inside = self.homes[source] == self.homes[target]
+        link = self.cluster.inside if inside else self.cluster.between
+        way_out = self._port("learner out", source) if inside else self._port("node out", self.homes[source])
+        way_in = self._port("learner in", target) if inside else self._port("node in", self.homes[target])
+        seconds = x_bytes * self.scale / link.bandwidth
+        begin = max(self.kernel.now, way_out.free, way_in.free)
+        way_out.free = way_in.free = begin + seconds
+        return begin + seconds + link.latency_seconds - self.kernel.now, seconds + link.latency_seconds
+
+    def collective(self, verb: str, x_bytes: float, members: tuple[int, ...]) -> tuple[float, float]:
+        """Start a collective of all ``members`` now; return as `transfer` does."""
+        size = len(members)
+        if self.still or size == 1:
+            return 0.0, 0.0
+        link, ports = self._route(members)
+        whole = x_bytes * self.scale / link.bandwidth
+        rounds = math.ceil(math.log2(size))
+        if verb == "broadcast":
+            seconds = rounds * (link.latency_seconds + whole)
+        elif verb == "gather":
+            seconds = (size - 1) * (link.latency_seconds + whole)
+        elif self.cluster.all_reduce == "tree":
+            seconds = 2 * rounds * (link.latency_seconds + whole)
+        else:
+            seconds = 2 * (size - 1) * (link.latency_seconds + whole / size)
+        begin = max(self.kernel.now, max(port.free for port in ports))
+        for port in ports:
+            port.free = begin + seconds
+        return begin + seconds - self.kernel.now, seconds
+
+    def _route(self, members: tuple[int, ...]) -> tuple[Link, tuple[_Port, ...]]:
+        """Return the slowest link of a collective, and the ways it occupies."""
+        if members not in self._links:
+            nodes = sorted({self.homes[member] for member in members})
+            inside, between = self.cluster.inside, self.cluster.between
+            if len(nodes) == 1:
+                ports = [self._port(f"learner {way}", member) for member in members for way in ("out", "in")]
+                self._links[members] = (inside, tuple(ports))
+            else:
+                slowest = Link(between.latency_seconds, min(inside.bandwidth, between.bandwidth))
+                ports = [self._port(f"node {way}", node) for node in nodes for way in ("out", "in")]
+                self._links[members] = (slowest, tuple(ports))
+        return self._links[members]
+
+    def _port(self, kind: str, number: int) -> _Port:
+        return self._ports.setdefault((kind, number), _Port())

@@ -1,0 +1,268 @@
+"""The communicator of a simulated cluster: it moves tensors and charges the virtual clock for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from torch import Tensor
+
+from roundelay.communicator import Communicator, Later
+from roundelay.errors import LearnerLost, Mismatch
+from roundelay.learner import Learner
+from roundelay.runtimes.kernel import Event
+from roundelay.strategy import Strategy
+
+if TYPE_CHECKING:
+    from roundelay.runtimes.simulation import Simulation
+
+__all__ = ["Group", "Seat", "SimulatedCommunicator"]
+
+T = TypeVar("T")
+
+
+@dataclass
+class Seat:
+    """One rank of the cluster: who sits there, and from when its serving is free."""
+
+    who: str = ""
+    opened: Event[tuple[Learner, Strategy]] = field(default_factory=lambda: Event("a learner that serves"))
+    free: float = 0.0
+
+
+@dataclass
+class _Call:
+    """One rank's call of a collective."""
+
+    verb: str
+    x: Tensor
+    argument: float
+    done: Event[Any]
+
+
+@dataclass
+class _Moving:
+    """How long the bytes of a verb are on the way; the rest of its time is waiting."""
+
+    what: str
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass
+class Group:
+    """What all members of a communicator share."""
+
+    members: tuple[int, ...]
+    collectives: dict[int, list[_Call | None]] = field(default_factory=dict)
+    mail: dict[tuple[int, int, int], Event[Tensor]] = field(default_factory=dict)
+    splits: dict[tuple[int, int], Group] = field(default_factory=dict)
+
+
+class _Verb(Generic[T]):
+    """A verb under way; awaiting it records how long that took."""
+
+    __slots__ = ("comm", "event")
+
+    def __init__(self, comm: SimulatedCommunicator, event: Event[T]) -> None:
+        self.comm, self.event = comm, event
+
+    def __await__(self) -> Generator[Event[Any], None, T]:
+        sim, event = self.comm.sim, self.event
+        begin = sim.kernel.now
+        if not event.done:
+            yield event
+        if event.error is not None:
+            raise event.error
+        end = sim.kernel.now
+        if end > begin:
+            label = event.label
+            moving = min(end - begin, label.seconds) if isinstance(label, _Moving) else 0.0
+            who = sim.seats[self.comm.members[self.comm.rank]].who
+            sim.record.span("wait", who, begin, end - moving)
+            sim.record.span("communicate", who, end - moving, end)
+        return event.value
+
+
+class SimulatedCommunicator:
+    """One rank's view of a group."""
+
+    def __init__(self, sim: Simulation, group: Group, rank: int) -> None:
+        self.sim, self.group, self.members = sim, group, group.members
+        self.rank, self.size, self.epoch = rank, len(group.members), sim.epoch
+        self._collectives = self._splits = 0
+        self._sent: dict[int, int] = {}
+        self._received: dict[int, int] = {}
+
+    def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
+        """Replace ``x`` by the weighted mean."""
+        return self._collective("mean", x, weight, self._mean)
+
+    def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
+        """Everyone's ``x``."""
+        return self._collective("gather", x, 0.0, self._gather)
+
+    def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
+        """Copy ``root``'s ``x`` into everyone's."""
+        return self._collective("broadcast", x, root, self._broadcast)
+
+    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+        """Send to one rank, receive from another."""
+        self._check_epoch()
+        sim = self.sim
+        box = self._box(self.rank, to, self._next(self._sent, to))
+        seconds, moving = sim.send(x.nbytes, self.members[self.rank], self.members[to])
+        assert isinstance(box.label, _Moving)
+        box.label.seconds = moving
+        copy = x.clone()
+        sim.kernel.after(seconds, lambda: None if box.done else sim.kernel.happen(box, copy))
+        return _Verb(self, self._box(of, self.rank, self._next(self._received, of)))
+
+    def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
+        """Have ``to`` serve our ``x``."""
+        self._check_epoch()
+        label = _Moving(f"the answer of {self._name(to)}")
+        answer: Event[Tensor] = Event(label)
+        self.sim.pending[answer] = None
+        self.sim.kernel.spawn(self._ask(x.clone(), to, answer, label), f"request of {self._name(self.rank)}")
+        return _Verb(self, answer)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
+        """Make the communicator of the group we are in."""
+        self._splits += 1
+        index = next(k for k, group in enumerate(groups) if self.rank in group)
+        ranks = list(groups[index])
+        group = self.group.splits.setdefault((self._splits, index), Group(tuple(self.members[rank] for rank in ranks)))
+        return SimulatedCommunicator(self.sim, group, ranks.index(self.rank))
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def _ask(self, x: Tensor, to: int, answer: Event[Tensor], label: _Moving) -> None:
+        sim, mine, theirs = self.sim, self.members[self.rank], self.members[to]
+        seat = sim.seats[theirs]
+        seconds, moving = sim.send(x.nbytes, mine, theirs)
+        await sim.kernel.sleep(seconds)
+        learner, strategy = await seat.opened
+        begin = max(sim.kernel.now, seat.free)
+        busy = 0.0 if sim.network.still else x.nbytes * sim.network.scale / sim.cluster.serving_bandwidth
+        seat.free = begin + busy
+        await sim.kernel.sleep(seat.free - sim.kernel.now)
+        if sim.epoch != self.epoch or sim.over:
+            return
+        sim.record.span("serve", seat.who, begin, seat.free, of=self.rank)
+        given = strategy.serve(learner, x, self.rank)
+        sim.logged("serve", theirs, self.rank)
+
+        def send(reply: Tensor) -> None:
+            back, moving_back = sim.send(reply.nbytes, theirs, mine)
+            label.seconds = moving + moving_back + busy
+            copy = reply.clone()
+            sim.kernel.after(back, lambda: arrive(copy))
+
+        def arrive(reply: Tensor) -> None:
+            if not answer.done:
+                sim.pending.pop(answer, None)
+                sim.kernel.happen(answer, reply)
+
+        if isinstance(given, Later):
+            given.then(send)
+        else:
+            send(given)
+
+    # -- collectives --------------------------------------------------------------------------------------------
+
+    def _collective(
+        self, verb: str, x: Tensor, argument: float, deliver: Callable[[list[_Call]], None]
+    ) -> Awaitable[Any]:
+        self._check_epoch()
+        self._collectives += 1
+        number, sim = self._collectives, self.sim
+        calls = self.group.collectives.setdefault(number, [None] * self.size)
+        label = _Moving(f"{verb} {number} of {self.size} ranks")
+        call = _Call(verb, x, argument, Event(label))
+        other = next((rank for rank, made in enumerate(calls) if made is not None), None)
+        if other is not None:
+            self._check_match(number, other, calls[other], call)
+        calls[self.rank] = call
+        sim.pending[call.done] = None
+        if all(made is not None for made in calls):
+            made = [c for c in calls if c is not None]
+            del self.group.collectives[number]
+            seconds, moving = sim.network.collective(verb, max(c.x.nbytes for c in made), self.members)
+            for member, c in zip(self.members, made, strict=True):
+                assert isinstance(c.done.label, _Moving)
+                c.done.label.seconds = moving
+                sim.count_collective(verb, c.x.nbytes, member, self.size)
+            sim.kernel.after(seconds, lambda: deliver(made))
+        return _Verb(self, call.done)
+
+    def _mean(self, calls: list[_Call]) -> None:
+        if calls[0].done.done:  # the epoch ended meanwhile
+            return
+        mean = self.sim.mean_of([call.x for call in calls], [call.argument for call in calls])
+        for call in calls:
+            if mean is not None:
+                call.x.copy_(mean)
+            self._done(call, call.x)
+
+    def _gather(self, calls: list[_Call]) -> None:
+        if calls[0].done.done:
+            return
+        everyone = [call.x.clone() for call in calls]
+        for call in calls:
+            self._done(call, list(everyone))
+
+    def _broadcast(self, calls: list[_Call]) -> None:
+        if calls[0].done.done:
+            return
+        root = calls[int(calls[0].argument)].x
+        for call in calls:
+            if call.x is not root:
+                call.x.copy_(root)
+            self._done(call, call.x)
+
+    def _done(self, call: _Call, value: Any) -> None:
+        self.sim.pending.pop(call.done, None)
+        self.sim.kernel.happen(call.done, value)
+
+    def _check_match(self, number: int, other: int, theirs: _Call | None, mine: _Call) -> None:
+        assert theirs is not None
+        same_shape = mine.verb == "gather" or theirs.x.shape == mine.x.shape
+        same_root = mine.verb != "broadcast" or theirs.argument == mine.argument
+        if theirs.verb != mine.verb or theirs.x.dtype != mine.x.dtype or not (same_shape and same_root):
+            raise Mismatch(
+                f"collective {number}: {self._name(other)} called {_signature(theirs)}, "
+                f"{self._name(self.rank)} called {_signature(mine)}"
+            )
+
+    # -- odds and ends ------------------------------------------------------------------------------------------
+
+    def _check_epoch(self) -> None:
+        if self.sim.over or self.epoch != self.sim.epoch:
+            raise LearnerLost(self.sim.why)
+
+    def _name(self, rank: int) -> str:
+        return self.sim.seats[self.members[rank]].who
+
+    def _box(self, source: int, target: int, number: int) -> Event[Tensor]:
+        key = (source, target, number)
+        box = self.group.mail.get(key)
+        if box is None:
+            box = self.group.mail[key] = Event(_Moving(f"exchange {number} from {self._name(source)}"))
+            self.sim.pending[box] = None
+        else:
+            del self.group.mail[key]  # the other side has it
+        return box
+
+    @staticmethod
+    def _next(counts: dict[int, int], peer: int) -> int:
+        counts[peer] = counts.get(peer, 0) + 1
+        return counts[peer]
+
+
+def _signature(call: _Call) -> str:
+    root = f", root={int(call.argument)}" if call.verb == "broadcast" else ""
+    return f"{call.verb}({tuple(call.x.shape)} {str(call.x.dtype).removeprefix('torch.')}{root})"

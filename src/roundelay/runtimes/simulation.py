@@ -1,0 +1,236 @@
+"""A cluster in virtual time with real gradients: many learners in this one process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from roundelay.errors import LearnerLost, SettingsError
+from roundelay.learner import Learner
+from roundelay.record import Record
+from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtimes.arithmetic import mean_of
+from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.kernel import Event, Kernel, Task
+from roundelay.runtimes.network import Network
+from roundelay.runtimes.simulated_communicator import Group, Seat, SimulatedCommunicator
+from roundelay.strategy import Strategy
+from roundelay.training import Training
+
+__all__ = ["Outcome", "SimulatedRuntime", "Simulation", "simulate"]
+
+FORWARD = 1 / 3  # of a gradient's time, the backward pass being about twice the forward pass
+
+
+class Simulation:
+    """The cluster that simulated learners share: its kernel, network, membership and record."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        learners: int,
+        servers: int = 0,
+        seed: int = 0,
+        record: Record | None = None,
+        shuffle: int | None = None,
+    ) -> None:
+        if learners < 1:
+            raise SettingsError(f"learners must be at least 1, not {learners}")
+        self.cluster, self.learners, self.servers, self.seed = cluster, learners, servers, seed
+        self.kernel = Kernel(shuffle)
+        self.record = record if record is not None else Record(None, clock="virtual")
+        size = learners + servers
+        self.network = Network(self.kernel, cluster, cluster.places(learners, servers))
+        self.seats = [
+            Seat(who=f"server {rank}" if rank < servers else f"learner {rank - servers}") for rank in range(size)
+        ]
+        self.alive = list(range(size))  # ids, in rank order
+        self.epoch, self.over, self.why = -1, False, ""
+        self.pending: dict[Event[Any], None] = {}  # what an epoch's end has to wake
+        self.counts: dict[str, int] = {}
+        self.safe: dict[int, list[int]] = {}  # what each learner has put down as surely trained
+        self.tasks: dict[int, Task[Any]] = {}
+        self.mean_of = mean_of
+        self.log: list[tuple[str, int, int]] | None = None
+        self._arrivals: dict[int, tuple[Learner, dict[str, Any], Resolve, Event[View]]] = {}
+        self._members = list(self.alive)
+
+    def start(self, seat: int, work: Coroutine[Any, Any, Any]) -> Task[Any]:
+        """Let a learner's training begin when the simulation runs."""
+        self.tasks[seat] = self.kernel.spawn(work, self.seats[seat].who)
+        return self.tasks[seat]
+
+    def run(self) -> None:
+        """Let everything happen."""
+        for fault in self.cluster.faults:
+            self.kernel.after(fault.at_seconds, functools.partial(self.kill, self.servers + fault.learner))
+        self.kernel.run()
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    def arrive(self, seat: int, me: Learner, report: dict[str, Any], resolve: Resolve) -> Event[View]:
+        """Take part in forming the next membership epoch."""
+        event: Event[View] = Event("the others' arrival")
+        self._arrivals[seat] = (me, report, resolve, event)
+        self._form_if_all_here()
+        return event
+
+    def kill(self, seat: int) -> None:
+        """End a learner now; the others know it a little later."""
+        if seat not in self.alive or self.tasks[seat].end.done:
+            return
+        self.tasks[seat].kill()
+        self.alive.remove(seat)
+        self._arrivals.pop(seat, None)
+        self.record.write("killed", self.seats[seat].who, self.kernel.now)
+        self.kernel.after(self.cluster.detection_seconds, lambda: self._end_epoch(f"{self.seats[seat].who} is lost"))
+
+    def _end_epoch(self, why: str) -> None:
+        self.over, self.why = True, why
+        pending, self.pending = list(self.pending), {}
+        for event in pending:
+            self.kernel.fail(event, LearnerLost(why))
+        for seat in self.seats:
+            seat.opened = Event("a learner that serves")
+        self._form_if_all_here()
+
+    def _form_if_all_here(self) -> None:
+        waiting_for = [seat for seat in self.alive if seat not in self._arrivals]
+        if waiting_for or not self._arrivals or (self.epoch >= 0 and not self.over):
+            return
+        lost = [seat for seat in self._members if seat not in self.alive]
+        self.epoch, self.over, self._members = self.epoch + 1, False, list(self.alive)
+        reports = [self._arrivals[seat][1] for seat in self.alive]
+        plan = self._arrivals[self.alive[0]][2](reports, [n for seat in lost for n in self.safe.get(seat, [])])
+        group = Group(tuple(self.alive))
+        arrivals, self._arrivals, self.safe = self._arrivals, {}, {}
+        for rank, seat in enumerate(self.alive):
+            me, _, _, event = arrivals[seat]
+            me.comm = SimulatedCommunicator(self, group, rank)
+            self.kernel.happen(event, View(self.epoch, rank, len(self.alive), plan))
+
+    # -- what a communicator needs ------------------------------------------------------------------------------
+
+    def send(self, x_bytes: int, source: int, target: int) -> tuple[float, float]:
+        """Charge the network for a message."""
+        self.record.add(self.seats[source].who, "bytes", x_bytes * self.network.scale)
+        return self.network.transfer(x_bytes, source, target)
+
+    def count_collective(self, verb: str, x_bytes: int, member: int, size: int) -> None:
+        """Count what a collective makes this member send, by the ring algorithm."""
+        share = {"mean": 2 * (size - 1) / size, "gather": size - 1, "broadcast": 1.0 if size > 1 else 0.0}[verb]
+        self.record.add(self.seats[member].who, "bytes", x_bytes * self.network.scale * share)
+
+    def logged(self, what: str, seat: int, of: int) -> None:
+        """Log an event in the order in which it took effect, where a log is kept."""
+        if self.log is not None:
+            self.log.append((what, seat, of))
+
+
+class SimulatedRuntime:
+    """One simulated learner's runtime."""
+
+    clock: Clock = "virtual"
+
+    def __init__(self, sim: Simulation, seat: int) -> None:
+        self.sim, self.seat, self.record = sim, seat, sim.record
+        self.lossy = bool(sim.cluster.faults)
+        self.durations = sim.cluster.durations(seat - sim.servers, sim.seed)
+
+    def now(self) -> float:
+        """Return virtual seconds."""
+        return self.sim.kernel.now
+
+    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+        """Wait for all who are alive."""
+        return await self.sim.arrive(self.seat, me, report, resolve)
+
+    def open(self, me: Learner, strategy: Strategy) -> None:
+        """Let requests in."""
+        seat = self.sim.seats[self.seat]
+        if seat.opened.done:
+            seat.opened = Event("a learner that serves")
+        self.sim.kernel.happen(seat.opened, (me, strategy))
+
+    async def close(self, me: Learner) -> None:
+        """Nothing is to be done: no request is under way."""
+
+    def count(self, key: str, amount: int) -> Awaitable[int]:
+        """Add to a common number; asking costs no virtual time."""
+        event: Event[int] = Event(key)
+        event.value, event.done = self.sim.counts.get(key, 0), True
+        self.sim.counts[key] = event.value + amount
+        return event
+
+    async def compute(self, me: Learner, work: Work) -> None:
+        """Take the gradient, and let its virtual time pass."""
+        kernel, begin = self.sim.kernel, self.sim.kernel.now
+        work.run(None)
+        if not me.frames:
+            for part in work.parts:
+                work.ready(part)
+            return
+        seconds = self.durations(begin, me.frames)
+        if work.parts:
+            await kernel.sleep(seconds * FORWARD)
+            total = sum(part.stop - part.start for part in work.parts)
+            for part in work.parts:
+                await kernel.sleep(seconds * (1 - FORWARD) * (part.stop - part.start) / total)
+                work.ready(part)
+        else:
+            await kernel.sleep(seconds)
+        self.record.span("compute", self.sim.seats[self.seat].who, begin, kernel.now, frames=me.frames)
+
+    def trained(self, numbers: Sequence[int]) -> None:
+        """Put down what is surely trained."""
+        self.sim.safe.setdefault(self.seat, []).extend(numbers)
+
+    def newcomers(self) -> bool:
+        """Nobody ever joins a simulated cluster late."""
+        return False
+
+    def stand_still(self, *, still: bool) -> None:
+        """Let messages cost nothing while learners meet."""
+        self.sim.network.still = still
+
+
+@dataclass
+class Outcome:
+    """What a simulation came to."""
+
+    consensus: Tensor
+    seconds: float
+    trainings: list[Training] = field(default_factory=list)
+    record: Record | None = None
+
+
+def simulate(
+    make: Callable[[SimulatedRuntime], Training],
+    cluster: Cluster,
+    *,
+    learners: int,
+    servers: int = 0,
+    seed: int = 0,
+    record: Record | None = None,
+    shuffle: int | None = None,
+) -> Outcome:
+    """Train ``learners`` learners in this process, in virtual time; ``make`` makes the training of one."""
+    sim = Simulation(cluster, learners=learners, servers=servers, seed=seed, record=record, shuffle=shuffle)
+    trainings, tasks = [], []
+    for seat in range(learners + servers):
+        training = make(SimulatedRuntime(sim, seat))
+        if cluster.model_bytes is not None:
+            sim.network.scale = cluster.model_bytes / training.me.weights.nbytes
+        trainings.append(training)
+        tasks.append(sim.start(seat, training.run()))
+    sim.run()
+    ended = [task for task in tasks if task.end.done]
+    if not ended:
+        raise LearnerLost("every learner was lost")
+    sim.record.close(sim.kernel.now)
+    return Outcome(ended[0].end.value, sim.kernel.now, trainings, sim.record)

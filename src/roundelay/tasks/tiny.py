@@ -1,0 +1,113 @@
+"""A built-in task that trains in seconds: frames drawn from Gaussian classes, bent by a fixed random map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from roundelay.errors import SettingsError
+from roundelay.task import Scores, Task
+
+__all__ = ["Tiny"]
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Tiny(Task):
+    """Classify frames as one of ``classes``; about as hard as telling senones apart, and a thousand times smaller.
+
+    The data are drawn anew from ``data_seed`` wherever they are needed, so there is nothing to bring along.
+    """
+
+    frames_per_epoch: int = 6400
+    classes: int = 12
+    features: int = 20
+    hidden: list[int] = field(default_factory=lambda: [32, 32])
+    model: Literal["dnn", "lstm"] = "dnn"
+    batch_norm: bool = False
+    dropout: float = 0.0
+    data_seed: int = 0
+    model_seed: int = 0
+    batch: int = 32
+    """Frames in a minibatch."""
+
+    def __post_init__(self) -> None:
+        for name in ("frames_per_epoch", "classes", "features", "batch"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"task.{name} must be at least 1, not {getattr(self, name)}")
+        self.per_epoch = -(-self.frames_per_epoch // self.batch)
+        self.nominal_frames = self.batch
+        self.held_out = 4
+        self._train, self._held_out = self._draw(self.frames_per_epoch, 1), self._draw(1024, 2)
+
+    def module(self) -> nn.Module:
+        """Make the model, the same each time."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.model_seed)
+            return _Recurrent(self) if self.model == "lstm" else _feed_forward(self)
+
+    def frames(self, epoch: int, index: int) -> int:
+        """Return the number of frames, fewer in the last minibatch of an epoch."""
+        return min(self.batch, self.frames_per_epoch - index * self.batch)
+
+    def load(self, epoch: int, index: int) -> Pair:
+        """Return features and classes; each epoch has an order of its own."""
+        generator = torch.Generator().manual_seed(hash((self.data_seed, epoch, 3)) & (2**63 - 1))
+        order = torch.randperm(self.frames_per_epoch, generator=generator)
+        mine = order[index * self.batch : (index + 1) * self.batch]
+        return self._train[0][mine], self._train[1][mine]
+
+    def loss(self, module: nn.Module, batch: Pair) -> Tensor:
+        """Return the cross-entropy per frame."""
+        return functional.cross_entropy(module(batch[0]), batch[1])
+
+    def score(self, module: nn.Module, index: int) -> Scores:
+        """Return cross-entropy and errors of a quarter of the held-out frames."""
+        features, classes = (x.chunk(self.held_out)[index] for x in self._held_out)
+        logits = module(features)
+        loss = functional.cross_entropy(logits, classes, reduction="sum")
+        errors = (logits.argmax(1) != classes).sum()
+        return {"loss": float(loss), "error": float(errors), "frames": float(len(classes))}
+
+    def _draw(self, count: int, stream: int) -> Pair:
+        world = torch.Generator().manual_seed(self.data_seed)
+        means = torch.randn(self.classes, self.features, generator=world)
+        bend = torch.randn(self.features, self.features, generator=world) / self.features**0.5
+        draw = torch.Generator().manual_seed(hash((self.data_seed, stream)) & (2**63 - 1))
+        classes = torch.randint(self.classes, (count,), generator=draw)
+        frames = means[classes] + 0.8 * torch.randn(count, self.features, generator=draw)
+        return torch.tanh(frames @ bend) * 2.0, classes
+
+
+def _feed_forward(task: Tiny) -> nn.Module:
+    layers: list[nn.Module] = []
+    width = task.features
+    for hidden in task.hidden:
+        layers.append(nn.Linear(width, hidden))
+        if task.batch_norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        layers.append(nn.ReLU())
+        if task.dropout:
+            layers.append(nn.Dropout(task.dropout))
+        width = hidden
+    return nn.Sequential(*layers, nn.Linear(width, task.classes))
+
+
+class _Recurrent(nn.Module):
+    """An LSTM over the features of a frame, four at a time."""
+
+    def __init__(self, task: Tiny) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, task.hidden[0], batch_first=True)
+        self.output = nn.Linear(task.hidden[0], task.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, F) to (N, classes)."""
+        steps = functional.pad(x, (0, -x.shape[1] % 4)).view(len(x), -1, 4)
+        logits: Tensor = self.output(self.lstm(steps)[0][:, -1])
+        return logits

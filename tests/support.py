@@ -1,0 +1,40 @@
+"""Small jobs for tests, and a short way to simulate them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from roundelay.budget import Budget
+from roundelay.job import Job
+from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.simulation import Outcome, simulate
+from roundelay.strategy import Strategy
+from roundelay.tasks.tiny import Tiny
+
+
+def sgd(lr: float = 0.05, momentum: float = 0.0, **more: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    return lambda module: torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum, **more)
+
+
+def adamw(lr: float = 0.003) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    return lambda module: torch.optim.AdamW(module.parameters(), lr=lr)
+
+
+def tiny_job(strategy: Strategy, *, minibatches: int = 60, **settings: Any) -> Job:
+    """A job on a very small task; ``settings`` are the job's, or the task's in a dictionary ``task``."""
+    task = Tiny(
+        **{"frames_per_epoch": 320, "batch": 16, "hidden": [8], "classes": 5, "features": 6} | settings.pop("task", {})
+    )
+    budget = Budget(task.per_epoch, minibatches, **settings.pop("budget", {}))
+    return Job(task, strategy, budget, settings.pop("optimizer", sgd()), **settings)
+
+
+def simulated(job: Job, learners: int, cluster: Cluster | None = None, **more: Any) -> Outcome:
+    """Simulate ``job`` on ``learners`` learners."""
+    return simulate(
+        job.training, cluster or Cluster(), learners=learners, servers=job.strategy.servers, seed=job.seed, **more
+    )
