@@ -50,15 +50,14 @@ class Moments:
         return np.asarray((x - self.mean.astype(np.float32)) / self.deviation.astype(np.float32), np.float32)
 
 
-def group(scope: Scope, utterance: str, speaker: str) -> str | None:
-    """Name the group whose moments an utterance is normalised by; none where features stay as they are."""
-    return {"speaker": speaker, "utterance": utterance, "global": "", "none": None}[scope]
+def group(scope: Scope, speaker: str) -> str:
+    """Name the group whose moments a speaker's utterances are normalised by."""
+    return speaker if scope == "speaker" else ""
 
 
-def pooled(parts: Iterable[tuple[str | None, Moments]]) -> dict[str, Moments]:
+def pooled(parts: Iterable[tuple[str, Moments]]) -> dict[str, Moments]:
     """Add up the moments of each group."""
     result: dict[str, Moments] = {}
     for name, moments in parts:
-        if name is not None:
-            result[name] = result[name] + moments if name in result else moments
+        result[name] = result[name] + moments if name in result else moments
     return result
