@@ -7,7 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-__all__ = ["KINDS", "Kind", "Record"]
+from roundelay.run import write_atomically
+
+__all__ = ["KINDS", "Kind", "Record", "merge_records"]
 
 Kind = Literal["compute", "communicate", "wait", "serve", "evaluate"]
 KINDS: tuple[Kind, ...] = ("compute", "communicate", "wait", "serve", "evaluate")
@@ -59,3 +61,23 @@ class Record:
         """See that all lines so far are in the file."""
         if self._file is not None:
             self._file.flush()
+
+
+def merge_records(folder: Path) -> None:
+    """Make one ``record.jsonl`` of every learner's ``record-*.jsonl``, sorted by time, and remove those.
+
+    What an earlier run left in ``record.jsonl`` stays in front.  A killed learner's unfinished line is dropped.
+    """
+    parts, whole = sorted(folder.glob("record-*.jsonl")), folder / "record.jsonl"
+    timed: list[tuple[float, str]] = []
+    for part in parts:
+        for line in part.read_text(encoding="utf-8").splitlines():
+            try:
+                timed.append((json.loads(line)["time"], line))
+            except ValueError:
+                continue
+    timed.sort(key=lambda pair: pair[0])
+    before = whole.read_text(encoding="utf-8") if whole.exists() else ""
+    write_atomically(whole, (before + "".join(line + "\n" for _, line in timed)).encode())
+    for part in parts:
+        part.unlink()
