@@ -1,1 +1,30 @@
 """One file a corpus, all ending in one layout: Kaldi-style data directories."""
+
+from __future__ import annotations
+
+import importlib
+
+from roundelay.corpora.corpus import Corpus
+from roundelay.errors import SettingsError, suggest
+
+MODULES = {
+    "synthetic": "synthetic",
+    "an4": "an4",
+    "fsdd": "fsdd",
+    "librispeech": "librispeech",
+    "switchboard": "switchboard",
+    "fisher": "fisher",
+    "yesno": "yesno",
+    "kaldi": "kaldi_dir",
+    "lhotse": "lhotse",
+    "folder": "folder",
+}
+"""Each corpus ``x`` is ``CORPUS`` in the module named here."""
+
+
+def load(name: str) -> Corpus:
+    """Return a corpus by its name."""
+    if name not in MODULES:
+        raise SettingsError(f"unknown corpus {suggest(name, MODULES)}")
+    corpus: Corpus = importlib.import_module(f"roundelay.corpora.{MODULES[name]}").CORPUS
+    return corpus

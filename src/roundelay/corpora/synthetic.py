@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.corpora import synthetic_plan
+from roundelay.corpora.corpus import Corpus
 from roundelay.corpora.layout import Utterance, write_split
 from roundelay.corpora.synthetic_plan import Shard
 from roundelay.corpora.tables import write_table, write_text
@@ -188,3 +189,11 @@ def _write_split(out: Path, split: str, rows: list[dict[str, Any]]) -> None:
 
 def _ctm(name: str, phones: list[tuple[float, float, str]]) -> str:
     return "".join(f"{name} 1 {begin:.4f} {duration:.4f} {phone}\n" for begin, duration, phone in phones)
+
+
+CORPUS = Corpus(
+    name="synthetic",
+    summary="spelled words, numbers, dates, amounts, commands; 48 synthetic speakers, any number of hours",
+    licence="what is made is free; espeak-ng, which makes it, is under GPL-3.0",
+    bring=None,
+)

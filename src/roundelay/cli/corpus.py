@@ -1,0 +1,224 @@
+"""``roundelay corpus``: make or bring in a corpus in the one layout."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from roundelay import corpora
+from roundelay.corpora.corpus import MARKER, Corpus, Download, bring_in
+from roundelay.errors import DataError, SettingsError, suggest
+
+_SHOWN = 20
+Tick = Callable[[int, int | None], None]
+
+_folder = click.Path(path_type=Path, file_okay=False)
+_out = click.option(
+    "--out", required=True, type=_folder, help="Folder for the corpus: new, empty, or an earlier run's."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Report as one JSON object on standard output.")
+_jobs = click.option(
+    "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="all cores", help="Processes at a time."
+)
+
+
+@click.group("corpus")
+def command() -> None:
+    """Make or bring in a corpus; all end in one layout, Kaldi-style data directories.
+
+    \b
+    roundelay corpus synth --hours 1 --out corpora/synthetic
+    roundelay corpus fetch librispeech --part train-clean-5 --part dev-clean-2 --out corpora/mini
+    roundelay corpus import kaldi /data/swbd/data --out corpora/swbd
+    roundelay corpus check corpora/synthetic
+    """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
+
+
+@command.command("list")
+@_json
+def list_corpora(*, as_json: bool) -> None:
+    """List the corpora, a line each.
+
+    \b
+    roundelay corpus list
+    """  # noqa: D301
+    found = [corpora.load(name) for name in corpora.MODULES]
+    if as_json:
+        _print_json({"corpora": [_described(corpus) for corpus in found]})
+        return
+    for corpus in found:
+        ways = "synth" if corpus.bring is None else "fetch, import" if corpus.parts else "import"
+        click.echo(f"{corpus.name:12} {ways:14} {corpus.summary}  [{corpus.licence}]")
+
+
+def _described(corpus: Corpus) -> dict[str, Any]:
+    return {
+        "name": corpus.name,
+        "summary": corpus.summary,
+        "licence": corpus.licence,
+        "import": corpus.bring is not None,
+        "parts": {part: {"url": d.url, "sha256": d.sha256} for part, d in corpus.parts.items()},
+    }
+
+
+@command.command()
+@click.option("--hours", type=float, default=1.0, show_default=True, help="How much to make, clean and noisy together.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same bytes.")
+@_out
+@_jobs
+@_json
+def synth(*, hours: float, seed: int, out: Path, jobs: int, as_json: bool) -> None:
+    """Make the synthetic corpus, spoken by espeak-ng; go on where an earlier run stopped.
+
+    \b
+    roundelay corpus synth --hours 0.2 --out corpora/small
+    roundelay corpus synth --hours 20 --seed 7 --jobs 8 --out corpora/large
+    """  # noqa: D301
+    from roundelay.corpora import synthetic
+
+    with _bar("speaking") as tick:
+        synthetic.make(out, hours=hours, seed=seed, jobs=jobs, progress=tick)
+    made = json.loads((out / synthetic.MARKER).read_text())
+    if as_json:
+        _print_json({"folder": str(out), **made})
+        return
+    for split, totals in made["splits"].items():
+        click.echo(f"{split:6} {totals['utterances']:7} utterances  {totals['seconds'] / 3600:8.3f} h")
+
+
+@command.command("import")
+@click.argument("name")
+@click.argument("folder", type=_folder)
+@_out
+@_json
+def import_corpus(*, name: str, folder: Path, out: Path, as_json: bool) -> None:
+    """Bring the corpus NAME from its original FOLDER into our layout; the audio stays where it is.
+
+    \b
+    roundelay corpus import an4 /data/an4 --out corpora/an4
+    roundelay corpus import folder /data/my-recordings --out corpora/mine
+    """  # noqa: D301
+    corpus = corpora.load(name)
+    with _bar("importing") as _:
+        bring_in(corpus, folder, out)
+    _report_splits(out, as_json=as_json)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--part", "parts", multiple=True, help="A part to fetch, several times for several; see list --json.")
+@click.option("--mirror", help="Fetch the same file names from this address instead.")
+@_out
+@_json
+def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, as_json: bool) -> None:
+    """Download the corpus NAME, check it, unpack it and import it; go on where an earlier run stopped.
+
+    \b
+    roundelay corpus fetch yesno --out corpora/yesno
+    roundelay corpus fetch librispeech --part dev-clean --mirror https://us.openslr.org/resources/12 --out corpora/ls
+    """  # noqa: D301
+    from roundelay.corpora import fetch as fetching
+    from roundelay.corpora.unpack import unpack
+
+    corpus = corpora.load(name)
+    for part in _wanted(corpus, parts):
+        download = corpus.parts[part]
+        if mirror:
+            download = Download(f"{mirror.rstrip('/')}/{download.url.rpartition('/')[2]}", download.sha256)
+        with _bar(f"fetching {part}") as tick:
+            archive = fetching.fetch(download, out / "archives", tick)
+        if not (out / "original" / part).is_dir():
+            (out / MARKER).unlink(missing_ok=True)  # a new part: the import is to be done again
+            with _bar(f"unpacking {part}") as _:
+                unpack(archive, out / "original" / part)
+    bring_in(corpus, out / "original", out)
+    _report_splits(out, as_json=as_json)
+
+
+def _wanted(corpus: Corpus, parts: tuple[str, ...]) -> tuple[str, ...]:
+    if not corpus.parts:
+        raise SettingsError(f"{corpus.name} cannot be fetched ({corpus.licence}); there is: roundelay corpus import")
+    for part in parts:
+        if part not in corpus.parts:
+            raise SettingsError(f"{corpus.name} has no part {suggest(part, corpus.parts)}")
+    return parts or corpus.default_parts
+
+
+@command.command()
+@click.argument("folder", type=_folder)
+@click.option("--headers-only", is_flag=True, help="Do not read the samples: quicker, finds less.")
+@_jobs
+@_json
+def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None:
+    """Look over a corpus, or prepared data: what is in FOLDER, and what is wrong with it.
+
+    \b
+    roundelay corpus check corpora/an4
+    """  # noqa: D301
+    if (folder / "prepared.json").is_file():
+        _print_json(importlib.import_module("roundelay.speech.summary").check(folder))
+        return
+    from roundelay.corpora.check import check as look_over
+
+    with _bar("checking") as tick:
+        report = look_over(folder, headers_only=headers_only, jobs=jobs, progress=tick)
+    if as_json:
+        _print_json({"folder": str(folder), **report.as_json()})
+    else:
+        for name, split in report.splits.items():
+            rates = "/".join(report.splits[name].rates) or "-"
+            click.echo(
+                f"{name:14} {split.utterances:7} utterances {split.speakers:5} speakers {split.words:8} words"
+                f" ({split.vocabulary} different) {split.hours:9.3f} h  {rates} Hz"
+            )
+    _complain("warning", report.warnings)
+    _complain("error", report.errors)
+    if report.errors:
+        raise DataError(f"{folder}: {len(report.errors)} errors, the first: {report.errors[0]}")
+
+
+def _complain(kind: str, lines: list[str]) -> None:
+    for line in lines[:_SHOWN]:
+        click.echo(f"{kind}: {line}", err=True)
+    if len(lines) > _SHOWN:
+        click.echo(f"{kind}: and {len(lines) - _SHOWN} more (all with --json)", err=True)
+
+
+def _report_splits(out: Path, *, as_json: bool) -> None:
+    from roundelay.corpora.layout import read_split, splits
+
+    found = {name: read_split(path) for name, path in splits(out).items()}
+    counts = {n: {"utterances": len(us), "speakers": len({u.speaker for u in us})} for n, us in found.items()}
+    if as_json:
+        _print_json({"folder": str(out), "splits": counts})
+        return
+    for name, count in counts.items():
+        click.echo(f"{name:14} {count['utterances']:7} utterances {count['speakers']:5} speakers")
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value))
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Tick]:
+    """Show a bar on standard error, if that is a terminal; the function it gives takes what is done and the total."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

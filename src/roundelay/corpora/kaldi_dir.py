@@ -1,0 +1,84 @@
+"""Data directories of Kaldi, as they are: ``wav.scp text utt2spk``, with ``segments`` or without.
+
+Give the folder that holds train, dev and test (``data/``), or one data directory: that is divided by speakers.
+Entries of ``wav.scp`` that are commands of a usual form are read directly (see ``pipes``); others are refused with
+their line. ``feats.scp`` comes along with its archives' full paths; ``features`` and ``alignments`` read what Kaldi
+has computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from roundelay.corpora.corpus import Corpus
+from roundelay.corpora.layout import Utterance, read_split, splits
+from roundelay.corpora.splitting import by_speaker, split_of, write_splits
+from roundelay.corpora.tables import read_lines, write_table, write_text
+from roundelay.errors import DataError
+from roundelay.speech.alignment_files import read_ali
+from roundelay.speech.kaldi_ark import Floats, Integers, read_matrix_at, read_scp
+
+
+def bring(source: Path, out: Path) -> None:
+    """Import the splits of a folder, with its lexicon, language models and features."""
+    found = splits(source)
+    divided = by_speaker(read_split(source)) if list(found) == ["all"] else _named(found)
+    write_splits(out, divided)
+    _bring_features(found, divided, out)
+    bring_language(source, out)
+
+
+def _named(found: dict[str, Path]) -> dict[str, list[Utterance]]:
+    divided: dict[str, list[Utterance]] = {}
+    for name, folder in found.items():
+        divided.setdefault(split_of(name), []).extend(read_split(folder))
+    return divided
+
+
+def bring_language(source: Path, out: Path) -> None:
+    """Copy a lexicon and language models, where there are any."""
+    if (source / "lexicon.txt").is_file():
+        lines = [f"{line}\n" for _, line in read_lines(source / "lexicon.txt")]
+        write_text(out / "lexicon.txt", "".join(lines))
+    for model in sorted(source.glob("lm/*.arpa")):
+        (out / "lm").mkdir(exist_ok=True)
+        try:
+            write_text(out / "lm" / model.name, model.read_text())
+        except UnicodeDecodeError as error:
+            raise DataError(f"{model}: not UTF-8 (byte {error.start})") from error
+
+
+def _bring_features(found: dict[str, Path], divided: dict[str, list[Utterance]], out: Path) -> None:
+    places: dict[str, tuple[Path, int]] = {}
+    for folder in found.values():
+        if (folder / "feats.scp").is_file():
+            places |= read_scp(folder / "feats.scp")
+    for name, utterances in divided.items() if places else ():
+        missing = [utterance.id for utterance in utterances if utterance.id not in places]
+        if missing:
+            raise DataError(f"{out / name}: utterance {missing[0]!r} is not in feats.scp, as {len(missing)} of them")
+        rows = ((u.id, f"{places[u.id][0]}:{places[u.id][1]}") for u in utterances)
+        write_table(out / name / "feats.scp", rows)
+
+
+def features(folder: Path) -> Iterator[tuple[str, Floats]]:
+    """Yield each utterance of a data directory and its features (frames, features), from ``feats.scp``."""
+    for name, (archive, position) in read_scp(Path(folder) / "feats.scp").items():
+        yield name, read_matrix_at(archive, position)
+
+
+def alignments(folder: Path) -> Iterator[tuple[str, Integers]]:
+    """Yield each utterance and its integers from all ``ali.*`` of an experiment's folder, by number."""
+    files = [file for file in Path(folder).glob("ali.*") if file.name.removesuffix(".gz")[4:].isdigit()]
+    if not files:
+        raise DataError(f"{folder}: no ali.1.gz, ali.2.gz ... (or ali.1 ...) in it")
+    yield from read_ali(sorted(files, key=lambda file: int(file.name.removesuffix(".gz")[4:])))
+
+
+CORPUS = Corpus(
+    name="kaldi",
+    summary="a folder of Kaldi data directories, or one of them",
+    licence="its own",
+    bring=bring,
+)
