@@ -1,0 +1,206 @@
+"""What is in prepared data or in a corpus, and whether it is sound."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roundelay.corpora.layout import read_split, splits
+from roundelay.errors import DataError
+from roundelay.speech.extraction import SOUNDS, Copy, Sound, read_samples
+from roundelay.speech.features import FeatureSettings
+from roundelay.speech.files import read_json, write_text
+from roundelay.speech.language import GRAPHS, SIZES
+from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.picture import Picture, Span, draw
+from roundelay.speech.prepared import DESCRIPTION, Prepared, open_prepared
+from roundelay.speech.store import Store
+from roundelay.speech.tree import Tree
+
+_RATE = 16000
+
+
+def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: FeatureSettings) -> dict[str, Any]:
+    """Gather what preparation left in its folder."""
+    lexicon = Lexicon.read(folder / "lexicon.txt")
+    unknown = (folder / "unknown.txt").read_text(encoding="utf-8").split()
+    return {
+        "splits": {name: _split(folder, name, copies, settings) for name, copies in items.items()},
+        "lexicon": {"words": len(lexicon.words), "phones": len(lexicon.phones), "unknown": unknown},
+        "senones": Tree.load(folder / "tree.safetensors").num_senones,
+        "phone_durations": phone_durations(
+            (Store(folder / "alignments" / name / "phones") for name in items), lexicon, settings.frame_shift_seconds
+        ),
+        "language": read_json(folder / GRAPHS / SIZES),
+    }
+
+
+def _split(folder: Path, name: str, copies: Sequence[Copy], settings: FeatureSettings) -> dict[str, Any]:
+    features = Store(folder / "features" / name)
+    sounds = read_json(folder / "features" / name / SOUNDS)
+    failed = read_json(folder / "alignments" / name / "failures.json")
+    originals = [copy.utterance for copy in copies if copy.speed == 1.0]
+    return {
+        "utterances": len(originals),
+        "copies": len(copies) - len(originals),
+        "hours": round(features.num_rows * settings.frame_shift_seconds / 3600, 4),
+        "frames": features.num_rows,
+        "speakers": len({utterance.speaker for utterance in originals}),
+        "words": sum(len(utterance.words) for utterance in originals),
+        "vocabulary": len({word for utterance in originals for word in utterance.words}),
+        "silent": sorted(name for name, why in sounds["complaints"].items() if why == "silent"),
+        "clipped": sorted(name for name, why in sounds["complaints"].items() if why == "clipped"),
+        "aligned": len(Store(folder / "alignments" / name / "senones")),
+        "failed": dict(sorted(failed.items())),
+    }
+
+
+def phone_durations(stores: Iterable[Store], lexicon: Lexicon, shift: float) -> dict[str, dict[str, float]]:
+    """Measure how often each phone is aligned, and the mean and standard deviation of its length in milliseconds."""
+    sums = np.zeros((len(lexicon.phones), 3))
+    for store in stores:
+        for rows in store.values():
+            frames = (rows[:, 2] - rows[:, 1]).astype(np.float64)
+            for power in range(3):
+                sums[:, power] += np.bincount(rows[:, 0], frames**power, minlength=len(sums))
+    result = {}
+    for phone, (count, total, squares) in zip(lexicon.phones, sums, strict=True):
+        mean = total / max(count, 1)
+        deviation = max(squares / max(count, 1) - mean**2, 0.0) ** 0.5
+        scale = 1000 * shift
+        result[phone] = {"count": int(count), "mean_ms": round(mean * scale, 1), "std_ms": round(deviation * scale, 1)}
+    return result
+
+
+def check(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Look through prepared data, or through a corpus: what is in it, and a line for every problem.
+
+    Of prepared data every byte is read and compared with its checksum; of a corpus every audio file is read.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    return _check_prepared(folder) if (folder / DESCRIPTION).is_file() else _check_corpus(folder)
+
+
+def _check_prepared(folder: Path) -> dict[str, Any]:
+    data = open_prepared(folder)
+    problems: list[str] = []
+    for split in data.splits:
+        try:
+            problems += _check_split(data, split)
+        except DataError as error:
+            problems.append(str(error))
+    summary = read_json(folder / "summary.json")
+    for split, part in summary["splits"].items():
+        problems += [f"{split}: {name} was not aligned: {why}" for name, why in part["failed"].items()]
+        problems += [f"{split}: {name} is {kind}" for kind in ("silent", "clipped") for name in part[kind]]
+    return {"kind": "prepared", "folder": str(folder), **summary, "problems": problems}
+
+
+def _check_split(data: Prepared, split: str) -> list[str]:
+    features, senones = data.features(split), data.alignments(split)
+    for store in (features, senones, data.phones(split), data.words(split)):
+        store.verify()
+    problems = [
+        f"{split}: {name} has values that are not finite" for name in features if not np.isfinite(features[name]).all()
+    ]
+    for name in senones:
+        if name not in features or len(senones[name]) != len(features[name]):
+            problems.append(f"{split}: {name} has an alignment that does not fit its features")
+        elif len(senones[name]) and not 0 <= senones[name].min() <= senones[name].max() < data.num_senones:
+            problems.append(f"{split}: {name} has senones beyond {data.num_senones}")
+    return problems
+
+
+def _check_corpus(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = {"kind": "corpus", "folder": str(folder), "splits": {}}
+    problems: list[str] = []
+    words: Counter[str] = Counter()
+    speakers: dict[str, str] = {}
+    for name, path in splits(folder).items():
+        utterances = read_split(path)
+        seconds, spoken = 0.0, {utterance.speaker for utterance in utterances}
+        for utterance in utterances:
+            words.update(utterance.words)
+            try:
+                sound = Sound.of(read_samples(utterance, _RATE), _RATE)
+            except DataError as error:
+                problems.append(str(error))
+                continue
+            seconds += sound.seconds
+            if sound.complaint:
+                problems.append(f"{name}: {utterance.id} is {sound.complaint}: {utterance.audio}")
+        shared = sorted(speaker for speaker in spoken if speaker in speakers)
+        problems += [f"{name}: speaker {speaker} is in {speakers[speaker]} too" for speaker in shared]
+        speakers |= dict.fromkeys(spoken - speakers.keys(), name)
+        report["splits"][name] = {
+            "utterances": len(utterances), "hours": round(seconds / 3600, 4), "speakers": len(spoken),
+            "words": sum(len(utterance.words) for utterance in utterances),
+        }  # fmt: skip
+    given = folder / "lexicon.txt"
+    unknown = Lexicon.read(given).missing(words) if given.is_file() else []
+    return {**report, "vocabulary": len(words), "unknown": unknown, "problems": problems}
+
+
+def lines(summary: Mapping[str, Any]) -> list[str]:
+    """Put a preparation's summary into a few lines for people."""
+    head = f"{'split':<10} {'utterances':>10} {'hours':>8} {'speakers':>8} {'words':>8} {'aligned':>8} {'failed':>6}"
+    result = [head]
+    for name, part in summary["splits"].items():
+        result.append(
+            f"{name:<10} {part['utterances'] + part['copies']:>10} {part['hours']:>8.3f} {part['speakers']:>8} "
+            f"{part['words']:>8} {part['aligned']:>8} {len(part['failed']):>6}"
+        )
+        result += [f"  {name}: not aligned: {utt}: {why}" for utt, why in list(part["failed"].items())[:5]]
+        for kind in ("silent", "clipped"):
+            if part[kind]:
+                result.append(f"  {name}: {len(part[kind])} {kind}: {_some(part[kind])}")
+    lexicon, language = summary["lexicon"], summary["language"]
+    result.append(f"lexicon    {lexicon['words']} words, {lexicon['phones']} phones, {summary['senones']} senones")
+    if lexicon["unknown"]:
+        result.append(f"  {len(lexicon['unknown'])} pronunciations were guessed: {_some(lexicon['unknown'])}")
+    where = "held-out text" if language["held_out"] else "training text"
+    for name, size in language["graphs"].items():
+        measured = language["perplexity"].get(name)
+        suffix = f", perplexity {measured['perplexity']:.1f} on {where}" if measured else ""
+        result.append(f"graph      {name}: {size['states']} states, {size['arcs']} arcs{suffix}")
+    return result
+
+
+def _some(names: Sequence[str]) -> str:
+    return " ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+
+
+def picture(data: Prepared, split: str, utterance: str) -> str:
+    """Draw an utterance of prepared data with its waveform, features and alignment, as SVG."""
+    known = {copy.name: copy for copy in data.copies(split) if copy.speed == 1.0}
+    if utterance not in known:
+        raise DataError(f"{data.folder}: {split} has no utterance {utterance!r}")
+    settings, lexicon = data.feature_settings, data.lexicon
+    shift = settings.frame_shift_seconds
+    # A frame is drawn around its middle: half a frame's length after its first sample where edges are snipped.
+    offset = (settings.frame_length_seconds - shift) / 2 if settings.snip_edges else 0.0
+
+    def spans(store: Store, names: Sequence[str], first: int) -> list[Span]:
+        rows = store[utterance].tolist() if utterance in store else []
+        return [(names[i - first], begin * shift + offset, end * shift + offset) for i, begin, end in rows]
+
+    source = known[utterance].utterance
+    return draw(
+        Picture(
+            f"{utterance}: {' '.join(source.words)}", read_samples(source, settings.rate), settings.rate,
+            data.features(split)[utterance], shift, spans(data.phones(split), lexicon.phones, 0),
+            spans(data.words(split), lexicon.words, 1), lexicon.silence,
+        )
+    )  # fmt: skip
+
+
+def write_picture(data: Prepared, split: str, utterance: str, path: Path) -> None:
+    """Write the picture of an utterance to a file."""
+    write_text(path, picture(data, split, utterance))
