@@ -327,13 +327,13 @@ class Mixing:
 
     def matrix(self, size: int, iteration: int = 0) -> Tensor:
         """Return $T$, whose row is what one learner goes on from; float64."""
-        matrix = torch.zeros(size, size, dtype=torch.float64)
-        for rank in range(size):
+        rows = [[0.0] * size for _ in range(size)]
+        for rank, row in enumerate(rows):
             shares = self.shares(rank, size, iteration)
             for link, share in shares:
-                matrix[rank, link.of] += share
-            matrix[rank, rank] += 1.0 - sum(share for _, share in shares)
-        return matrix
+                row[link.of] += share
+            row[rank] += 1.0 - sum(share for _, share in shares)
+        return torch.tensor(rows, dtype=torch.float64)
 
 
 @dataclass(frozen=True)

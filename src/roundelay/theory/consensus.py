@@ -1,0 +1,245 @@
+r"""How fast mixing alone brings learners together, by formula and by measurement.
+
+With no gradients the weights of all learners, one row each, go as $X_{k+1} = T_k X_k$, and their distance from the mean
+shrinks by a factor per iteration, the *contraction*; one minus it is the *gap*.  For a fixed $T$ it is the largest
+absolute eigenvalue besides 1.  For one that repeats after some iterations it is the geometric mean over these, and for
+a random one the root mean square.  All in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+from roundelay.strategies.mixing import Given, Mixing, Topology
+
+__all__ = ["Consensus", "consensus", "curve", "formula", "measure", "noise_gain", "pairwise", "steps_to", "together"]
+
+ONE_PERCENT = 0.01
+NOTHING = 1e-12  # what float64 leaves of a distance that is 0 in exact arithmetic
+DRAWS = 400  # of a random topology, where it is measured
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """How fast a topology mixes."""
+
+    topology: str
+    learners: int
+    degree: float
+    """Whole models that a learner sends in an iteration, on average."""
+    contraction: float
+    by_formula: bool
+    measured: float
+    """The contraction again, seen as vectors are mixed."""
+    exact_after: int | None
+    """Iterations after which all hold exactly the mean; ``None``: they never quite do."""
+    steps: float
+    """Iterations until the distance is down to 1 %."""
+
+    @property
+    def gap(self) -> float:
+        """Return the spectral gap."""
+        return 1.0 - self.contraction
+
+
+def consensus(mixing: Mixing | Given, size: int, *, seed: int = 0) -> Consensus:
+    """Return how fast ``size`` learners reach a consensus."""
+    mixing.check(size)
+    rounds, exact = cycle(mixing, size), together(mixing, size)
+    known = formula(mixing.topology, size) if isinstance(mixing, Mixing) and mixing.weighting == "uniform" else None
+    measured = measure(mixing, size, seed=seed)
+    links = [len(mixing.shares(rank, size, k)) for k in range(max(1, rounds)) for rank in range(size)]
+    value = known if known is not None else _contraction(mixing, size, exact, measured)
+    return Consensus(
+        topology=mixing.topology.name if isinstance(mixing, Mixing) else "given",
+        learners=size,
+        degree=sum(links) / len(links),
+        contraction=value,
+        by_formula=known is not None,
+        measured=measured,
+        exact_after=exact,
+        steps=steps_to(value) if value else _count_steps(mixing, size),
+    )
+
+
+def _contraction(mixing: Mixing | Given, size: int, exact: int | None, measured: float) -> float:
+    if exact is not None:
+        return 0.0
+    return eigenvalue(mixing, size) if cycle(mixing, size) else measured
+
+
+def steps_to(contraction: float, distance: float = ONE_PERCENT) -> float:
+    """Return how many iterations of ``contraction`` bring the distance down from 1 to ``distance``."""
+    if contraction <= 0.0:
+        return 1.0
+    return math.log(distance) / math.log(contraction) if contraction < 1.0 else math.inf
+
+
+def cycle(mixing: Mixing | Given, size: int) -> int:
+    """Return after how many iterations ``mixing`` repeats; 0: it is random."""
+    return mixing.topology.cycle(size) if isinstance(mixing, Mixing) else 1
+
+
+# -- by formula ------------------------------------------------------------------------------------------------------
+
+
+def formula(topology: Topology, size: int) -> float | None:
+    r"""Return the contraction where there is a closed form for uniform shares, else ``None``.
+
+    Ring: $1/3 + (2/3)\cos(2\pi/n)$.  Random ring, in the root mean square: $\sqrt{(n/3-1)/(n-1)}$.  Static exponential
+    graph, an even number: $(t-1)/(t+1)$ with $t = \lceil\log_2 n\rceil$.  Complete, butterfly, and the one-peer
+    exponential graph with a power of two: 0.
+    """
+    power_of_two = size & (size - 1) == 0
+    if size == 1 or topology.name in ("complete", "butterfly") or (topology.name == "exponential" and power_of_two):
+        return 0.0
+    if topology.name in ("ring", "random-ring") and size <= 3:
+        return 0.0  # everyone is everyone's neighbour
+    if topology.name == "ring":
+        return abs(1 / 3 + 2 / 3 * math.cos(2 * math.pi / size))
+    if topology.name == "random-ring":
+        return math.sqrt((size / 3 - 1) / (size - 1))
+    if topology.name == "static-exponential" and size % 2 == 0:
+        distances = (size - 1).bit_length()
+        return (distances - 1) / (distances + 1)
+    return None
+
+
+def pairwise(topology: Topology, size: int) -> float:
+    r"""Return the contraction, in the mean square, of size/2 pairwise averages over random edges of ``topology``.
+
+    That is AD-PSGD as Lian et al. write it: at each event some learner averages with one neighbour, both then holding
+    the mean, $W = I - \frac{1}{2}(e_i-e_j)(e_i-e_j)^\top$.  Since $W^\top W = W$, its expectation over the edges $E$ of
+    the graph with Laplacian $L$ is $I - L/(2|E|)$.
+    """
+    edges = {
+        (min(rank, link.of), max(rank, link.of))
+        for k in range(max(1, topology.cycle(size)))
+        for rank in range(size)
+        for link in topology.links(rank, size, k)
+    }
+    if topology.cycle(size) == 0:
+        edges = {(a, b) for a in range(size) for b in range(a + 1, size)}  # all are equally likely
+    if not edges:
+        return 0.0
+    expected = torch.eye(size, dtype=torch.float64)
+    for a, b in edges:
+        for row, column, sign in ((a, a, -1), (b, b, -1), (a, b, 1), (b, a, 1)):
+            expected[row, column] += sign / (2 * len(edges))
+    second = float(torch.linalg.eigvalsh(expected)[-2])
+    return second ** (size / 2) if second > 0 else 0.0
+
+
+# -- by measurement --------------------------------------------------------------------------------------------------
+
+
+def matrices(mixing: Mixing | Given, size: int, begin: int = 0) -> Iterator[Tensor]:
+    """Yield $T$ at iteration after iteration, from ``begin`` on."""
+    rounds = cycle(mixing, size)
+    kept = [mixing.matrix(size, k) for k in range(rounds)]
+    iteration = begin
+    while True:
+        yield kept[iteration % rounds] if rounds else mixing.matrix(size, iteration)
+        iteration += 1
+
+
+def eigenvalue(mixing: Mixing | Given, size: int) -> float:
+    """Return the contraction of a topology that repeats, from the eigenvalues of one cycle's product."""
+    rounds = cycle(mixing, size)
+    if size == 1 or not rounds:
+        return 0.0
+    product = _across(size)
+    for matrix, _ in zip(matrices(mixing, size), range(rounds), strict=False):
+        product = matrix @ product
+    largest = float(torch.linalg.eigvals(product).abs().max())
+    return largest ** (1 / rounds) if largest > NOTHING else 0.0
+
+
+def measure(mixing: Mixing | Given, size: int, *, seed: int = 0) -> float:
+    """Return the contraction as seen: mix random vectors until only what shrinks slowest is left, then look."""
+    if size == 1:
+        return 0.0
+    generator = torch.Generator().manual_seed(seed)
+    x = _across(size) @ torch.randn(size, 8, generator=generator, dtype=torch.float64)
+    x /= torch.linalg.matrix_norm(x)
+    rounds = cycle(mixing, size)
+    settle = max(50, size * size) // max(1, rounds) * rounds  # a ring's modes part in about n² iterations
+    looked, squares, product = max(DRAWS, DRAWS // max(1, rounds) * rounds, 8 * rounds), 0.0, 0.0
+    for k, matrix in zip(range(settle + looked), matrices(mixing, size), strict=False):
+        x = matrix @ x
+        norm = float(torch.linalg.matrix_norm(x))
+        if norm < NOTHING:
+            return 0.0
+        x = (x - x.mean(0)) / norm
+        if k >= settle:
+            squares, product = squares + norm * norm, product + math.log(norm)
+    return math.exp(product / looked) if rounds else math.sqrt(squares / looked)
+
+
+def together(mixing: Mixing | Given, size: int) -> int | None:
+    """Return after how many iterations all hold exactly the mean; ``None``: never, as far as float64 can tell."""
+    product, before = _across(size), 1.0
+    for k, matrix in zip(range(1, 2 * cycle(mixing, size) + 1), matrices(mixing, size), strict=False):
+        product = matrix @ product
+        norm = float(torch.linalg.matrix_norm(product))
+        if norm < NOTHING < before / 100:  # at once, not little by little
+            return k
+        before = norm
+    return None
+
+
+def _count_steps(mixing: Mixing | Given, size: int) -> float:
+    """Count iterations until no start is further than 1 % of its distance from the mean."""
+    product = _across(size)
+    for k, matrix in zip(range(1, 100 * size), matrices(mixing, size), strict=False):
+        product = matrix @ product
+        if float(torch.linalg.matrix_norm(product, ord=2)) <= ONE_PERCENT:
+            return float(k)
+    return math.inf
+
+
+def curve(mixing: Mixing | Given, size: int, iterations: int) -> list[float]:
+    """Return the distance from consensus after 0, 1, 2, … iterations, in the root mean square over starts."""
+    product, distances = _across(size), [1.0]
+    for _, matrix in zip(range(iterations), matrices(mixing, size), strict=False):
+        product = matrix @ product
+        distances.append(float(torch.linalg.matrix_norm(product)) / math.sqrt(max(1, size - 1)))
+    return distances
+
+
+def noise_gain(mixing: Mixing | Given, size: int) -> float:
+    r"""Return by how much gradient noise keeps learners apart: $E\|w_l-\bar w\|^2 / (\gamma^2 s^2)$ at rest.
+
+    For a fixed $T$ it is $\frac{1}{n}\sum_{j\ge0} (\mathrm{tr}\,T^{2j} - 1)$, of which the first term is the learner's
+    own last gradient, not mixed yet.
+    """
+    rounds = cycle(mixing, size)
+    if not rounds:
+        known = formula(mixing.topology, size) if isinstance(mixing, Mixing) else None
+        factor = known if known is not None else measure(mixing, size)
+        return (1 - 1 / size) / (1 - factor**2)
+    kept, across = [mixing.matrix(size, k) for k in range(rounds)], _across(size)
+    product, covariance = across, torch.zeros_like(across)
+    for matrix in kept:
+        product, covariance = matrix @ product, matrix @ covariance @ matrix.T + across
+    if size > 1 and eigenvalue(mixing, size) > 1 - NOTHING:
+        raise SettingsError("learners that mix so never reach a consensus: the topology falls apart")
+    for _ in range(64):  # the sum of P^j S (P^j)' over all cycles, by doubling
+        covariance = covariance + product @ covariance @ product.T
+        product = product @ product
+    traces = []
+    for matrix in kept:
+        covariance = matrix @ covariance @ matrix.T + across
+        traces.append(float(torch.trace(covariance)))
+    return sum(traces) / len(traces) / size
+
+
+def _across(size: int) -> Tensor:
+    """Return the projection that takes the mean away."""
+    return torch.eye(size, dtype=torch.float64) - 1.0 / size
