@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -70,6 +71,12 @@ class Runtime(Protocol):
 
     async def compute(self, me: Learner, work: Work) -> None:
         """Run ``work``, the gradient of ``me.frames`` frames, let its time pass, and tell it of its ready parts."""
+
+    def computing(self, me: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
+        """Let a loop of the user's own take the gradient inside; for `roundelay.join`, where awaits block.
+
+        Yields what has to be held around calls of the strategy meanwhile.
+        """
 
     def trained(self, numbers: Sequence[int]) -> None:
         """Put down that these minibatches are in weights that outlive us."""

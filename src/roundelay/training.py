@@ -95,7 +95,7 @@ class Training:
         await self._merge(view)
         newcomer, self.holds = not self.holds, True
         await self._begin_strategy(view.plan["holders"][0] if view.epoch else None, newcomer=newcomer)
-        self._claim_from([number for begin, end in view.plan["left"] for number in range(begin, end)])
+        self.claim_from([number for begin, end in view.plan["left"] for number in range(begin, end)])
 
     def _resolve(self, reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
         """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model."""
@@ -135,7 +135,8 @@ class Training:
         if self.acting.answers:
             self.runtime.open(me, self.acting)
 
-    def _claim_from(self, left: Sequence[int]) -> None:
+    def claim_from(self, left: Sequence[int]) -> None:
+        """Hand out these minibatches from now on."""
         servers, groups = self.strategy.servers, self.acting.pace(self.learners)
         self.ledger.begin()
         self.claims = Claims(left, groups, 0 if self.me.serves else self.me.number, self.budget)
@@ -220,7 +221,7 @@ class Training:
             if stretch.warmup and not now.warmup:
                 await self.world.broadcast(self.me.weights, root=self.strategy.servers)
                 await self._begin_strategy()
-            self._claim_from(range(now.begin, now.end))
+            self.claim_from(range(now.begin, now.end))
         await self.world.mean(torch.zeros(1))
         self.runtime.stand_still(still=False)
 

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Learning-rate schedules and preconditioners."""

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""What records are turned into: traces, tables, plots, a page."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,6 +186,10 @@ class SimulatedRuntime:
         else:
             await kernel.sleep(seconds)
         self.record.span("compute", self.sim.seats[self.seat].who, begin, kernel.now, frames=me.frames)
+
+    def computing(self, me: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
+        """Refuse: a loop of the user's own cannot stand still while virtual time passes."""
+        raise SettingsError("roundelay.join runs on processes; to simulate, write a Task and use roundelay train")
 
     def trained(self, numbers: Sequence[int]) -> None:
         """Put down what is surely trained."""

@@ -1,0 +1,160 @@
+"""``roundelay train``: one experiment, any strategy, any runtime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from roundelay import config
+from roundelay.errors import SettingsError
+from roundelay.experiment import Experiment
+from roundelay.run import RunFolder
+from roundelay.runtime import Runtime
+
+__all__ = ["command", "learner"]
+
+EPILOG = """\b
+Examples:
+  roundelay train experiments/tiny.toml --out runs/tiny
+  roundelay train experiments/tiny.toml --out runs/two --learners 2 --strategy averaging
+  roundelay train experiments/tiny.toml --out runs/sim --on simulator --learners 16 --slow 3=10
+  roundelay train experiments/tiny.toml --out runs/set --set optimizer.lr=0.1 --set budget.minibatches=200
+  mpiexec -n 4 roundelay train experiments/tiny.toml --out runs/mpi --on mpi
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The run's folder; must be new or empty.")
+@click.option("--strategy", help="By its name; 'roundelay strategies' lists them.")
+@click.option("--learners", type=int, help="How many train; servers come on top.")
+@click.option("--learners-per-node", type=int, help="For hierarchical strategies and the simulated cluster.")
+@click.option(
+    "--on", type=click.Choice(["processes", "simulator", "mpi"]), default="processes", show_default=True,
+    help="Where learners run.",
+)  # fmt: skip
+@click.option("--cluster", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A simulated cluster.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change any setting of the experiment.")
+@click.option("--slow", multiple=True, metavar="LEARNER=FACTOR", help="Slow a learner down, to study stragglers.")
+@click.option(
+    "--shuffle-ties", type=int, metavar="SEED", help="Simulator: break ties of simultaneous events at random."
+)
+@click.option("--rendezvous", metavar="HOST:PORT", help="Several hosts: run the same command on each of them.")
+@click.option("--hosts", type=int, default=1, show_default=True, help="How many hosts meet at the rendezvous.")
+@click.option("--debug", is_flag=True, help="Check as it runs that mixing conserves the mean.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def command(experiment: Path, out: Path, **options: Any) -> None:
+    """Train EXPERIMENT and leave the model, its settings and a record of the run in a folder."""
+    settings = _settings(experiment, options)
+    on: str = options["on"]
+    result: dict[str, Any] | None
+    if on == "simulator":
+        result = _on_simulator(settings, out, options)
+    elif on == "mpi":
+        result = _on_mpi(settings, out, options)
+    else:
+        result = _on_processes(settings, out, options)
+    if result is not None:
+        _report(result, out, as_json=options["as_json"])
+
+
+def _settings(path: Path, options: dict[str, Any]) -> Experiment:
+    """Put the command line's settings on top of the file's."""
+    table = config.read(path)
+    if options["strategy"] is not None:
+        now = table.get("strategy", {})
+        if now.get("name") != options["strategy"]:
+            table["strategy"] = {"name": options["strategy"]}
+    for name in ("learners", "debug"):
+        if options[name]:
+            table[name] = options[name]
+    if options["learners"] is not None and options["learners"] < 1:
+        raise SettingsError(f"--learners must be at least 1, not {options['learners']}")
+    if options["cluster"] is not None:
+        table["cluster"] = config.read(options["cluster"])
+    if options["learners_per_node"] is not None:
+        table.setdefault("cluster", {})["learners_per_node"] = options["learners_per_node"]
+        if table.get("strategy", {}).get("name") == "hierarchical":
+            table["strategy"]["learners_per_node"] = options["learners_per_node"]
+    for assignment in options["assignments"]:
+        config.apply(table, assignment)
+    for learner, factor in _slow(options["slow"], table.get("learners", 1)).items():
+        table.setdefault("cluster", {}).setdefault("stragglers", []).append({"learner": learner, "factor": factor})
+    return config.build(Experiment, table, str(path))
+
+
+def _slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
+    slow: dict[int, float] = {}
+    for each in given:
+        learner, _, factor = each.partition("=")
+        try:
+            slow[int(learner)] = float(factor)
+        except ValueError:
+            raise SettingsError(f"--slow {each}: expected LEARNER=FACTOR, as in --slow 3=10") from None
+        if not 0 <= int(learner) < learners or float(factor) < 1:
+            raise SettingsError(
+                f"--slow {each}: a learner from 0 to {learners - 1} and a factor of at least 1 would do"
+            )
+    return slow
+
+
+def _announce(experiment: Experiment, about: dict[str, Any], *, as_json: bool) -> None:
+    if not as_json:
+        servers = f" and {about['servers']} servers" if about["servers"] else ""
+        click.echo(
+            f"{type(experiment.strategy).__name__} on {about['learners']} learners{servers} ({about['on']}): "
+            f"batch {about['batch']} per learner, {about['global_batch']} in all; "
+            f"{about['minibatches']} minibatches, {about['epochs']:g} epochs",
+            err=True,
+        )
+
+
+def _start(experiment: Experiment, out: Path, on: str, *, as_json: bool) -> tuple[RunFolder, int]:
+    from roundelay.train import describe
+
+    job = experiment.job()
+    about = describe(experiment, job, on)
+    folder = RunFolder(out)
+    folder.create(experiment, about)
+    _announce(experiment, about, as_json=as_json)
+    return folder, job.budget.total
+
+
+def _on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any]:
+    from roundelay.cli.display import Display
+    from roundelay.train import train_simulated
+
+    folder, total = _start(experiment, out, "simulator", as_json=options["as_json"])
+    with Display(total) as display:
+        return train_simulated(experiment, folder, shuffle=options["shuffle_ties"], watch=display.watch)
+
+
+def learner(runtime: Runtime, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train one learner in a process of its own, with a display on the first."""
+    from roundelay.cli.display import Display
+    from roundelay.train import train_learner
+
+    with Display(settings["minibatches"]) as display:
+        return train_learner(runtime, settings, display.watch)
+
+
+def _report(result: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result | {"run": str(out)}))
+        return
+    scores = "  ".join(
+        f"{name} {100 * value:.2f} %" if name == "error" else f"{name} {value:.4f}"
+        for name, value in result["scores"].items()
+    )
+    click.echo(f"{out}: {scores}  in {result['seconds']:.3f} s ({result['clock']} time)")
+
+
+def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
+    raise SettingsError("--on processes is not there yet")
+
+
+def _on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
+    raise SettingsError("--on mpi is not there yet")

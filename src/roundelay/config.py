@@ -1,0 +1,143 @@
+"""TOML to typed settings and back; an unknown key or a wrong type is an error that says where and what would do."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import tomli_w
+
+from roundelay.errors import SettingsError, suggest
+
+__all__ = ["apply", "build", "build_named", "dump", "plain", "read"]
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+
+def read(path: Path) -> Table:
+    """Read a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def apply(table: Table, assignment: str) -> None:
+    """Apply ``key.inner=value``, the value written as in TOML, or a bare word for a string."""
+    key, equals, value = assignment.partition("=")
+    if not equals or not key.strip():
+        raise SettingsError(f"--set {assignment}: expected KEY=VALUE, as in --set optimizer.lr=0.1")
+    *path, last = key.strip().split(".")
+    for name in path:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise SettingsError(f"--set {assignment}: {name} is not a table")
+    try:
+        table[last] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[last] = value.strip()
+
+
+def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    """Make a settings dataclass of a table; ``where`` names the table in messages."""
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{where} must be a table, not {table!r}")
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]  # kind is a dataclass
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        if key not in fields:
+            raise SettingsError(f"{where}: unknown key {suggest(key, fields)}")
+        values[key] = _convert(hints[key], value, _inside(where, key))
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise SettingsError(f"{where}: {missing[0]} is missing")
+    try:
+        return kind(**values)
+    except (SettingsError, ValueError) as error:
+        raise SettingsError(f"{where}: {error}") from error
+
+
+def build_named(kinds: Mapping[str, type[T]], table: Mapping[str, Any] | str, where: str) -> T:
+    """Make the one of ``kinds`` that ``table.name`` names; a bare string is a name with default settings."""
+    table = {"name": table} if isinstance(table, str) else dict(table)
+    name = table.pop("name", None)
+    if name is None:
+        raise SettingsError(f"{where}.name is missing; there are {', '.join(sorted(kinds))}")
+    if name not in kinds:
+        raise SettingsError(f"{where}.name: unknown {suggest(str(name), kinds)}")
+    return build(kinds[name], table, where)
+
+
+def plain(settings: Any) -> Any:
+    """Return settings as tables, lists and plain values, names included; ``None`` is left out."""
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        table = {
+            field.name: plain(getattr(settings, field.name))
+            for field in dataclasses.fields(settings)
+            if field.init and getattr(settings, field.name) is not None
+        }
+        for _, kinds in _registries():
+            names = [name for name, kind in kinds().items() if kind is type(settings)]
+            if names:
+                return {"name": names[0]} | table
+        return table
+    if isinstance(settings, Mapping):
+        return {key: plain(value) for key, value in settings.items() if value is not None}
+    if isinstance(settings, list | tuple):
+        return [plain(value) for value in settings]
+    return settings
+
+
+def dump(settings: Any) -> str:
+    """Write settings as TOML."""
+    return tomli_w.dumps(plain(settings))
+
+
+def _registries() -> list[tuple[type, Callable[[], Mapping[str, type]]]]:
+    """Return the base classes whose settings name one of several kinds, and these kinds."""
+    from roundelay.optim.schedules import SCHEDULES, ScheduleBase
+    from roundelay.strategies import STRATEGIES
+    from roundelay.strategy import Strategy
+    from roundelay.task import Task
+    from roundelay.tasks import TASKS
+
+    return [(Strategy, lambda: STRATEGIES), (Task, lambda: TASKS), (ScheduleBase, lambda: SCHEDULES)]
+
+
+def _inside(where: str, key: str) -> str:
+    """Name a key of the table ``where``: ``file.toml: strategy.block``."""
+    return f"{where}: {key}" if where.endswith(".toml") else f"{where}.{key}"
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    for option in options:
+        if isinstance(option, type) and isinstance(value, dict | str):
+            for base, kinds in _registries():
+                if issubclass(option, base):
+                    return build_named(kinds(), value, where)
+            if dataclasses.is_dataclass(option) and isinstance(value, dict):
+                return build(typing.cast("type[Any]", option), value, where)
+        if typing.get_origin(option) is list and isinstance(value, list):
+            (inner,) = typing.get_args(option)
+            if dataclasses.is_dataclass(inner):
+                return [_convert(inner, each, f"{where}[{k}]") for k, each in enumerate(value)]
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        said = str(error)
+        raise SettingsError(f"{where}: {said[0].lower()}{said[1:]}") from error

@@ -1,0 +1,175 @@
+"""An experiment: one TOML file that says what is trained, how, by whom and for how long."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from roundelay import config
+from roundelay.budget import Budget
+from roundelay.errors import SettingsError, suggest
+from roundelay.job import Job
+from roundelay.optim.schedules import ScheduleBase
+from roundelay.runtimes.cluster import Cluster
+from roundelay.strategies.synchronous import Synchronous
+from roundelay.strategy import Strategy
+from roundelay.task import Task
+from roundelay.tasks import TASKS
+
+__all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings"]
+
+
+@dataclass(frozen=True)
+class BudgetSettings:
+    """How long to train; counted for the whole cluster, so that it does not depend on the number of learners."""
+
+    epochs: float | None = None
+    minibatches: int | None = None
+    """Instead of epochs."""
+    evaluate_every: int | None = None
+    """Minibatches between evaluations; by default an epoch."""
+    warmup: int = 0
+    """Minibatches that are trained synchronously before the strategy begins."""
+    shards: Literal["common", "private"] = "common"
+    """Whether learners claim minibatches from one budget or each has its own."""
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How many frames are in a minibatch."""
+
+    size: int | None = None
+    """Per learner."""
+    total: int | None = None
+    """Of all learners together, instead of ``size``."""
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """What is written down."""
+
+    spans: int = 2000
+    """So many spans of time of each learner are kept; totals count all."""
+
+
+@dataclass
+class Experiment:
+    """The settings of a run, complete: what `roundelay train` reads, and writes resolved into the run's folder."""
+
+    task: dict[str, Any]
+    optimizer: dict[str, Any] = field(default_factory=lambda: {"name": "SGD", "lr": 0.1})
+    strategy: Strategy = field(default_factory=Synchronous)
+    schedule: ScheduleBase | None = None
+    budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(epochs=1))
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    cluster: Cluster = field(default_factory=Cluster)
+    record: RecordSettings = field(default_factory=RecordSettings)
+    learners: int = 1
+    threads: int = 1
+    clip: float | None = None
+    seed: int = 0
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.learners < 1:
+            raise SettingsError(f"learners must be at least 1, not {self.learners}")
+        if self.threads < 1:
+            raise SettingsError(f"threads must be at least 1, not {self.threads}")
+        if self.budget.epochs is not None and self.budget.minibatches is not None:
+            raise SettingsError("budget.epochs and budget.minibatches are both given; one of them will do")
+        if self.batch.size is not None and self.batch.total is not None:
+            raise SettingsError("batch.size and batch.total are both given; one of them will do")
+        self.strategy.check(self.learners)
+
+    @classmethod
+    def read(cls, path: Path, assignments: list[str] | None = None) -> Experiment:
+        """Read an experiment, with ``key=value`` assignments on top."""
+        table = config.read(path)
+        for assignment in assignments or []:
+            config.apply(table, assignment)
+        return config.build(cls, table, str(path))
+
+    def batch_size(self, default: int) -> int:
+        """Return the frames in one learner's minibatch."""
+        if self.batch.total is not None:
+            if self.batch.total % self.learners:
+                raise SettingsError(f"batch.total = {self.batch.total} does not divide by learners = {self.learners}")
+            return self.batch.total // self.learners
+        return self.batch.size or default
+
+    def make_task(self) -> Task:
+        """Make the task, with the minibatches that the experiment asks for."""
+        task = config.build_named(TASKS, self.task, "task")
+        default = getattr(task, "batch", None)
+        size = self.batch_size(default) if isinstance(default, int) else None
+        if size is None or size == default:
+            return task
+        table = copy.deepcopy(self.task) | {"batch": size}
+        return config.build_named(TASKS, table, "task")
+
+    def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        """Make any optimizer of torch.optim by its name, with its own arguments."""
+        settings = dict(self.optimizer)
+        kinds = {
+            name: kind
+            for name, kind in vars(torch.optim).items()
+            if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+        }
+        name = settings.pop("name", "SGD")
+        if name not in kinds:
+            raise SettingsError(f"optimizer.name: unknown {suggest(str(name), kinds)}")
+        known = set(inspect.signature(kinds[name].__init__).parameters) - {"self", "params"}
+        for key in settings:
+            if key not in known:
+                raise SettingsError(f"optimizer: unknown key {suggest(key, known)}")
+        try:
+            return kinds[name](module.parameters(), **settings)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"optimizer: {error}") from error
+
+    def make_budget(self, task: Task) -> Budget:
+        """Count the run's minibatches."""
+        settings = self.budget
+        total = settings.minibatches
+        if total is None:
+            total = round((1.0 if settings.epochs is None else settings.epochs) * task.per_epoch)
+        shards = self.learners if settings.shards == "private" else None
+        return Budget(task.per_epoch, total, settings.evaluate_every, settings.warmup, shards)
+
+    def job(self) -> Job:
+        """Make what a learner trains by."""
+        task = self.make_task()
+        self.make_optimizer(task.module())  # complains now rather than on every learner
+        schedule = self.schedule
+        return Job(
+            task,
+            self.strategy,
+            self.make_budget(task),
+            self.make_optimizer,
+            schedule=(lambda: copy.deepcopy(schedule)) if schedule is not None else None,
+            clip=self.clip,
+            seed=self.seed,
+            debug=self.debug,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return all settings as plain values, to be built again elsewhere."""
+        table = config.plain(self)
+        assert isinstance(table, dict)
+        return table
+
+    @classmethod
+    def of(cls, table: dict[str, Any]) -> Experiment:
+        """Build from what `plain` gave."""
+        return config.build(cls, table, "experiment")
+
+    def replace(self, **changes: Any) -> Experiment:
+        """Return a copy with some settings changed."""
+        return dataclasses.replace(self, **changes)

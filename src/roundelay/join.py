@@ -1,0 +1,294 @@
+"""Any PyTorch loop, on many learners: three lines change."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Coroutine, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from roundelay.budget import Budget, Claim, Stretch
+from roundelay.communicator import Communicator
+from roundelay.errors import LearnerLost, SettingsError
+from roundelay.learner import Learner
+from roundelay.run import write_atomically
+from roundelay.runtime import Runtime
+from roundelay.runtimes.local import LocalRuntime
+from roundelay.sharing import Own, Pool, is_own, pool_of
+from roundelay.strategy import Strategy
+from roundelay.task import Schedule, Task, seed_minibatch
+from roundelay.training import Training
+
+__all__ = ["Joined", "join"]
+
+T = TypeVar("T")
+B = TypeVar("B")
+log = logging.getLogger(__name__)
+
+
+def join(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    strategy: Strategy,
+    *,
+    schedule: Schedule | None = None,
+    clip: float | None = None,
+    seed: int | None = None,
+    runtime: Runtime | None = None,
+) -> Joined:
+    """Make this process a learner of the run that torchrun, mpirun or Slurm started, or of one of its own.
+
+    ``strategy`` takes over averaging and the optimizer's steps; ``optimizer.step()`` left in the loop does nothing.
+    With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats whoever trains it.
+
+    >>> import roundelay
+    >>> model = nn.Linear(2, 1)
+    >>> learner = join(model, torch.optim.SGD(model.parameters(), lr=0.1), roundelay.Synchronous())
+    >>> for x, y in learner.share([(torch.ones(4, 2), torch.ones(4, 1))] * 10):
+    ...     with learner.minibatch():
+    ...         nn.functional.mse_loss(model(x), y).backward()
+    >>> learner.close()
+    """
+    me = Learner(model, optimizer, clip=clip)
+    return Joined(me, strategy, runtime if runtime is not None else _find_runtime(), schedule=schedule, seed=seed)
+
+
+def wait(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine whose awaits block to its end."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise RuntimeError("a strategy awaited something that is not a communicator's")
+
+
+def _find_runtime() -> Runtime:
+    """Use what the environment says: MPI, torchrun or Slurm, or nothing at all."""
+    from roundelay.runtimes import mpi, processes
+
+    if mpi.under_mpi():
+        return mpi.runtime(None)
+    return processes.from_environment() or LocalRuntime()
+
+
+class _UsersTask(Task):
+    """Minibatches of a user's own loop; each counts as one frame unless the user says how many it has."""
+
+    nominal_frames = 1
+    per_epoch = 1
+
+    def frames(self, epoch: int, index: int) -> int:
+        return 1
+
+
+class Joined:
+    """A learner in a loop of the user's own."""
+
+    def __init__(
+        self, me: Learner, strategy: Strategy, runtime: Runtime, *, schedule: Schedule | None, seed: int | None
+    ) -> None:
+        self._seed, self._runtime, self._me = seed, runtime, me
+        self._training = Training(
+            me, strategy, runtime, task=_UsersTask(), budget=Budget(1, 1), schedule=schedule, seed=seed or 0
+        )
+        self._training.stretches = [Stretch(0, 0, warmup=False, evaluate=False)]
+        self._claim: Claim | None = None
+        self._unmet = False
+        if me.optimizer is not None:
+            _silence(me.optimizer)
+        wait(self._training.assemble())
+
+    @property
+    def rank(self) -> int:
+        """This learner's number among the learners, from 0; a server's among the servers."""
+        return self._me.number
+
+    @property
+    def learners(self) -> int:
+        """How many learners train."""
+        return self._training.learners
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank only serves."""
+        return self._me.serves
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def share(self, loader: Iterable[B], *, own: bool | None = None) -> Iterator[B]:
+        """Hand out this learner's minibatches of ``loader``, and end on all learners together.
+
+        By default learners claim the minibatches of one common loader, each used once.  Where the loader gives every
+        learner its own (a DistributedSampler, an IterableDataset, any plain iterable, or ``own=True``), each trains
+        all of its own, and uneven numbers do no harm.  A server is handed nothing: it serves until all have finished.
+        """
+        handed = self._own(Own(loader)) if (is_own(loader) if own is None else own) else self._common(loader)
+        self._meet()
+        self._unmet = True  # also if the loop is left early: then we meet before whatever comes next
+        for claim, batch in handed:
+            self._claim = claim
+            yield batch
+            if self._claim is not None:
+                raise SettingsError("a minibatch was handed out and not trained: use 'with learner.minibatch():'")
+        self._meet()
+
+    def _meet(self) -> None:
+        if self._unmet:
+            wait(self._training.meet())
+            self._unmet = False
+
+    def _common(self, loader: Iterable[B]) -> Iterator[tuple[Claim, B]]:
+        pool: Pool[B] = wait(pool_of(self._training.world, loader))
+        first = self._open(len(pool))
+        while not self.serves and (claim := self._guarded(self._training.claim)) is not None:
+            if claim.number is None:
+                self._idle(claim)
+            else:
+                yield claim, pool[claim.number - first]
+
+    def _own(self, own: Own[B]) -> Iterator[tuple[Claim, B]]:
+        first, training = self._open(0), self._training
+        groups = training.acting.pace(training.learners)
+        servers = training.strategy.servers
+        partition = [[server] for server in range(servers)] + [[servers + k for k in group] for group in groups]
+        group = training.world.split(partition)
+        rounds = 0
+        while not self.serves:
+            flag = torch.tensor([float(own.more)])
+            together = wait(_any(group, flag)) if group.size > 1 else own.more
+            if not together:
+                return
+            position = first + rounds * group.size
+            rounds += 1
+            if own.more:
+                yield Claim(position + group.rank, position), own.take()
+            else:
+                self._idle(Claim(None, position))
+
+    def _open(self, minibatches: int) -> int:
+        """Begin a stretch of so many minibatches; return the number of the first."""
+        training = self._training
+        first = training.stretches[-1].end
+        training.stretches.append(Stretch(first, first + minibatches, warmup=False, evaluate=False))
+        training.stretch = len(training.stretches) - 1
+        training.claim_from(range(first, first + minibatches))
+        return first
+
+    @contextlib.contextmanager
+    def minibatch(self, frames: int = 1) -> Iterator[None]:
+        """Train the minibatch that `share` has just handed out: forward and backward passes go inside.
+
+        Several backward passes add up, as gradients do.  ``frames`` is the minibatch's weight in averages.
+        """
+        claim, self._claim = self._claim, None
+        if claim is None:
+            raise SettingsError("'with learner.minibatch():' belongs inside 'for batch in learner.share(loader):'")
+        training, me = self._training, self._me
+        gradient = training.begin(claim)
+        me.frames = frames
+        if self._seed is not None:
+            seed_minibatch(self._seed, 0, claim.number or 0)
+        with self._runtime.computing(me) as guard:
+
+            def ready(part: slice) -> None:
+                with guard():
+                    gradient.ready(part)
+
+            finish = me.announce(gradient.parts, ready) if gradient.parts else None
+            yield
+            me.collect()
+            if finish is not None:
+                finish()
+        self._end(claim)
+
+    def _idle(self, claim: Claim) -> None:
+        gradient = self._training.begin(claim)
+        for part in gradient.parts:
+            gradient.ready(part)
+        self._end(claim)
+
+    def _end(self, claim: Claim) -> None:
+        self._guarded(lambda: self._training.end(claim, math.nan))
+
+    def _guarded(self, work: Any) -> Any:
+        """Run a coroutine; if a learner is lost meanwhile, go on with those who are left.
+
+        What was undone is among the minibatches left, and is handed out again.
+        """
+        try:
+            return wait(work())
+        except LearnerLost as lost:
+            self._training.undo(lost)
+            wait(self._training.assemble())
+            return wait(self._training.claim()) if work == self._training.claim else None
+
+    # -- the consensus ------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def consensus(self) -> Iterator[Tensor]:
+        """Let the model have the consensus weights inside, to evaluate them; every rank must enter."""
+        self._meet()
+        vector = wait(self._training.acting.consensus(self._me))
+        kept = self._me.seen.clone()
+        self._me.load(vector)
+        yield vector
+        self._me.load(kept)
+
+    def save(self, path: str | Path) -> None:
+        """Write the consensus model as safetensors, with a JSON description beside it; every rank must call it."""
+        with self.consensus():
+            if self._training.world.rank == 0:
+                path = Path(path)
+                state = self._me.module.state_dict()
+                data = save({name: tensor.detach().contiguous().clone() for name, tensor in state.items()})
+                about = {
+                    "strategy": type(self._training.strategy).__name__,
+                    "learners": self.learners,
+                    "sha256": hashlib.sha256(data).hexdigest(),
+                }
+                write_atomically(path, data)
+                write_atomically(path.with_suffix(".json"), json.dumps(about, indent=2).encode() + b"\n")
+        wait(_any(self._training.world, torch.ones(1)))
+
+    def close(self) -> None:
+        """Leave the run; every rank must call it, or use the learner in a ``with`` statement."""
+        self._meet()
+        wait(_any(self._training.world, torch.ones(1)))
+        wait(self._runtime.close(self._me))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+
+async def _any(comm: Communicator, flag: Tensor) -> bool:
+    """Tell whether anybody's flag is up; also a barrier."""
+    return any(float(other) for other in await comm.gather(flag))
+
+
+def _silence(optimizer: torch.optim.Optimizer) -> None:
+    """Make ``optimizer.step()`` in the user's loop do nothing, and say so once."""
+    said = False
+
+    def step(*_: Any, **__: Any) -> None:
+        nonlocal said
+        if not said:
+            said = True
+            log.warning("optimizer.step() does nothing here: leaving 'with learner.minibatch():' takes the step")
+
+    optimizer.step = step  # type: ignore[method-assign, assignment]  # that is the point

@@ -1,0 +1,119 @@
+"""Learning-rate schedules, counted in frames, so that they do not depend on the number of learners."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from roundelay.errors import SettingsError
+from roundelay.task import Scores
+
+__all__ = ["SCHEDULES", "Constant", "Exponential", "Newbob", "ScheduleBase", "WarmupAnneal"]
+
+
+class ScheduleBase:
+    """A factor of the learning rate; a dataclass of its settings."""
+
+    def __call__(self, frames: float) -> float:
+        """Return the factor after so many frames of the whole run."""
+        raise NotImplementedError
+
+    def met(self, scores: Scores) -> bool:
+        """Take note of an evaluation; return whether training should stop here."""
+        return False
+
+    def state(self) -> dict[str, float]:
+        """Return what `met` has changed."""
+        return {}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Take back what `state` gave."""
+
+
+@dataclass
+class Constant(ScheduleBase):
+    """The rate stays as it is."""
+
+    def __call__(self, frames: float) -> float:
+        """Return 1."""
+        return 1.0
+
+
+@dataclass
+class Exponential(ScheduleBase):
+    """From 1 to ``final`` over ``frames``, and ``final`` after them."""
+
+    frames: float
+    final: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.frames <= 0 or self.final <= 0:
+            raise SettingsError(f"frames and final must be above 0, not {self.frames} and {self.final}")
+
+    def __call__(self, frames: float) -> float:
+        """Return final^(share of the frames)."""
+        return float(self.final ** min(1.0, frames / self.frames))
+
+
+@dataclass
+class WarmupAnneal(ScheduleBase):
+    """IBM's recipe: from ``first`` to 1 over ``warmup_frames``, then times ``factor`` after every ``every_frames``."""
+
+    warmup_frames: float
+    every_frames: float
+    first: float = 0.1
+    factor: float = math.sqrt(0.5)
+
+    def __call__(self, frames: float) -> float:
+        """Return the factor; it falls in steps after the warm-up."""
+        if frames < self.warmup_frames:
+            return self.first + (1.0 - self.first) * frames / self.warmup_frames
+        return float(self.factor ** int((frames - self.warmup_frames) / self.every_frames))
+
+
+@dataclass
+class Newbob(ScheduleBase):
+    """Halve when the held-out loss improves by less than ``halve_below`` (relative), stop below ``stop_below``.
+
+    The rate is halved after every evaluation once the first small improvement was seen.
+    """
+
+    halve_below: float = 0.01
+    stop_below: float = 0.001
+    factor: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._now, self._best, self._halving = 1.0, math.inf, False
+
+    def __call__(self, frames: float) -> float:
+        """Return the factor that evaluations have led to."""
+        return self._now
+
+    def met(self, scores: Scores) -> bool:
+        """Halve, or stop, by the relative improvement of the loss."""
+        loss = scores["loss"]
+        gain = 1.0 if math.isinf(self._best) else (self._best - loss) / abs(self._best)
+        self._best = min(self._best, loss)
+        if self._halving and gain < self.stop_below:
+            return True
+        self._halving = self._halving or gain < self.halve_below
+        if self._halving:
+            self._now *= self.factor
+        return False
+
+    def state(self) -> dict[str, float]:
+        """Return the factor, the best loss, and whether the rate falls already."""
+        return {"now": self._now, "best": self._best, "halving": float(self._halving)}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Take back what `state` gave."""
+        self._now, self._best, self._halving = state["now"], state["best"], bool(state["halving"])
+
+
+SCHEDULES: dict[str, type[ScheduleBase]] = {
+    "constant": Constant,
+    "exponential": Exponential,
+    "newbob": Newbob,
+    "warmup-anneal": WarmupAnneal,
+}
+"""By the name that an experiment gives."""

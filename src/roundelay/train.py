@@ -1,0 +1,100 @@
+"""Train an experiment on a runtime and leave a run's folder behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roundelay.experiment import Experiment
+from roundelay.job import Job
+from roundelay.record import Record
+from roundelay.report.trace import write_trace
+from roundelay.run import RunFolder
+from roundelay.runtime import Runtime
+from roundelay.runtimes.simulation import simulate
+from roundelay.training import Training
+
+__all__ = ["describe", "drive", "train_learner", "train_simulated"]
+
+Watch = Callable[[Training], None]
+"""Is given every training before it begins, to hook itself to it."""
+
+
+def describe(experiment: Experiment, job: Job, on: str) -> dict[str, Any]:
+    """Say in numbers what is about to be trained."""
+    batch = job.task.nominal_frames
+    return {
+        "on": on,
+        "learners": experiment.learners,
+        "servers": job.strategy.servers,
+        "batch": batch,
+        "global_batch": batch * experiment.learners,
+        "minibatches": job.budget.total,
+        "epochs": round(job.budget.total / job.budget.per_epoch, 3),
+        "seed": experiment.seed,
+    }
+
+
+def train_simulated(
+    experiment: Experiment, folder: RunFolder | None, *, shuffle: int | None = None, watch: Watch | None = None
+) -> dict[str, Any]:
+    """Train on the simulated cluster of the experiment; return the scores, the virtual seconds and the totals."""
+    torch.set_num_threads(experiment.threads)
+    job = experiment.job()
+    record = Record(folder.record if folder is not None else None, clock="virtual", spans=experiment.record.spans)
+
+    def make(runtime: Runtime) -> Training:
+        training = job.training(runtime)
+        if watch is not None:
+            watch(training)
+        return training
+
+    outcome = simulate(
+        make,
+        experiment.cluster,
+        learners=experiment.learners,
+        servers=job.strategy.servers,
+        seed=experiment.seed,
+        record=record,
+        shuffle=shuffle,
+    )
+    first = next(training for training in outcome.trainings if not training.me.serves)
+    result = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
+    if folder is not None:
+        _save(folder, first, outcome.consensus, result)
+        write_trace(folder.record, folder.path / "trace.json")
+    return result
+
+
+def drive(runtime: Runtime, training: Training) -> torch.Tensor:
+    """Run a learner's training to its end on a runtime whose awaits block."""
+    try:
+        training.run().send(None)
+    except StopIteration as stop:
+        consensus: torch.Tensor = stop.value
+        return consensus
+    raise RuntimeError("a strategy awaited something that is not a communicator's")
+
+
+def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+    """Train one learner of an experiment, on a process of its own; the first learner saves the model."""
+    experiment = Experiment.of(settings["experiment"])
+    torch.set_num_threads(experiment.threads)
+    training = experiment.job().training(runtime)
+    if watch is not None:
+        watch(training)
+    consensus = drive(runtime, training)
+    result = {"scores": training.scores, "seconds": runtime.now(), "clock": "wall"}
+    if settings.get("folder") and training.me.number == 0 and not training.me.serves:
+        _save(RunFolder(Path(settings["folder"])), training, consensus, result)
+    return result
+
+
+def _save(folder: RunFolder, training: Training, consensus: torch.Tensor, result: dict[str, Any]) -> None:
+    training.me.load(consensus)
+    scores = {name: value for name, value in result["scores"].items() if math.isfinite(value)}
+    folder.save_model(training.me.module, {"strategy": type(training.strategy).__name__, "scores": scores})
