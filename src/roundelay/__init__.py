@@ -14,7 +14,7 @@ from roundelay._version import __version__
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator
     from roundelay.errors import RoundelayError
-    from roundelay.join import Joined, join
+    from roundelay.joining import Joined, join
     from roundelay.learner import Learner
     from roundelay.strategies.averaging import Averaging
     from roundelay.strategies.synchronous import Synchronous
@@ -39,13 +39,13 @@ _HOMES = {
     "Asynchronous": "strategy",
     "Averaging": "strategies.averaging",
     "Communicator": "communicator",
-    "Joined": "join",
+    "Joined": "joining",
     "Learner": "learner",
     "RoundelayError": "errors",
     "Strategy": "strategy",
     "Synchronous": "strategies.synchronous",
     "Task": "task",
-    "join": "join",
+    "join": "joining",
 }
 
 
