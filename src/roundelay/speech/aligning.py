@@ -28,6 +28,7 @@ from roundelay.speech.tree import Tree
 Progress = Callable[[str, int, int], None]
 FAILURES = "failures.json"
 _TREE = "tree.safetensors"
+_FRAMES_PER_JOB = 60_000
 
 
 class Aligner:
@@ -91,7 +92,9 @@ class Aligner:
             speakers = {name: items[name].speaker for name in spoken}
             yield from ((name, "no frames: shorter than one") for name in items if name not in spoken)
             if spoken:
-                yield from model.align_each(spoken, transcripts, speakers, self._jobs)
+                # Starting processes costs seconds: one for each ten minutes of speech, at most.
+                jobs = max(1, min(self._jobs, sum(map(len, spoken.values())) // _FRAMES_PER_JOB))
+                yield from model.align_each(spoken, transcripts, speakers, jobs)
 
         return self._write(paths)
 

@@ -17,9 +17,9 @@ _PHONES = {
     "dZ": "JH", "f": "F", "v": "V", "T": "TH", "D": "DH", "s": "S", "z": "Z", "S": "SH", "Z": "ZH", "h": "HH",
     "x": "K", "m": "M", "n": "N", "N": "NG", "l": "L", "r": "R", "w": "W", "j": "Y", "n-": "AH N", "l-": "AH L",
     "m-": "AH M", "@L": "AH L", "i:": "IY", "i": "IY", "I": "IH", "E": "EH", "a": "AE", "aa": "AE", "a#": "AH",
-    "A:": "AA", "A": "AA", "0": "AA", "O:": "AO", "O": "AO", "V": "AH", "U": "UH", "u:": "UW", "u": "UW", "@": "AH", "3": "ER",
-    "3:": "ER", "VR": "ER", "IR": "ER", "eI": "EY", "aI": "AY", "OI": "OY", "oU": "OW", "aU": "AW", "A@": "AA R",
-    "o@": "AO R", "O@": "AO R", "i@": "IH R", "i@3": "IH R", "I@": "IH R", "e@": "EH R", "U@": "UH R",
+    "A:": "AA", "A": "AA", "0": "AA", "O:": "AO", "O": "AO", "V": "AH", "U": "UH", "u:": "UW", "u": "UW", "@": "AH",
+    "3": "ER", "3:": "ER", "VR": "ER", "IR": "ER", "eI": "EY", "aI": "AY", "OI": "OY", "oU": "OW", "aU": "AW",
+    "A@": "AA R", "o@": "AO R", "O@": "AO R", "i@": "IH R", "i@3": "IH R", "I@": "IH R", "e@": "EH R", "U@": "UH R",
     "aI@": "AY ER", "aI3": "AY ER", "aU@": "AW ER", "A~": "AA N", "O~": "AO N", "E~": "EH N", "y": "UW",
 }  # fmt: skip
 """espeak-ng's English phonemes in the 39 phones of the CMU dictionary; vowels that it makes in one piece with an r have

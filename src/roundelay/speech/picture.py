@@ -6,6 +6,7 @@ The file stands by itself: the features are a PNG inside it, and no script or fo
 from __future__ import annotations
 
 import base64
+import itertools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -77,8 +78,9 @@ def _waveform(picture: Picture, scale: float, top: float) -> list[str]:
     columns = max(1, round(picture.seconds * scale))
     edges = np.linspace(0, picture.seconds * picture.rate, columns + 1).astype(int).clip(0, len(picture.samples))
     loudest = max(float(np.abs(picture.samples).max(initial=0.0)), 1e-4)
-    upper, lower = [], []
-    for x, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    upper: list[str] = []
+    lower: list[str] = []
+    for x, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
         part = picture.samples[begin : max(end, begin + 1)]
         if not len(part):
             break

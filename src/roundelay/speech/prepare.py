@@ -24,7 +24,7 @@ from roundelay.speech.lexicon import Guess, Lexicon, complete, graphemes, read_p
 from roundelay.speech.normalise import SCOPES, Scope
 from roundelay.speech.prepared import DESCRIPTION, Prepared, open_prepared, write_utterances
 from roundelay.speech.stages import Stage, Stages
-from roundelay.speech.summary import summarise
+from roundelay.speech.summary import summarise, write_picture
 from roundelay.speech.training import GmmSettings
 
 __all__ = ["LexiconSettings", "Outcome", "PrepareSettings", "Prepared", "open_prepared", "prepare"]
@@ -112,6 +112,7 @@ class _Preparation:
             done = plan.run()
             if done or not (self.out / DESCRIPTION).is_file():
                 self._describe(plan)
+                write_picture(open_prepared(self.out), self.out / "picture.svg")
         return Outcome(open_prepared(self.out), done, read_json(self.out / "summary.json"))
 
     def plan(self) -> Stages:

@@ -32,6 +32,7 @@ class Prepared:
 
         DATA/
           prepared.json  summary.json         settings, digests, sizes; what is in it
+          picture.svg                         an utterance with waveform, features and alignment
           utterances/SPLIT.jsonl              speaker, words and audio of each utterance
           lexicon.txt  phones.txt  words.txt  unknown.txt
           features/SPLIT/                     a store of (frames, features)

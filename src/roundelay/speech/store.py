@@ -27,7 +27,7 @@ from roundelay.speech.files import flush, naming, read_json, write_json
 Array = npt.NDArray[Any]
 
 INDEX = "index.json"
-UTTERANCES_PER_SHARD = 256
+UTTERANCES_PER_SHARD = 128
 _FORMAT = 1
 _DTYPES = ("float32", "float16", "int32", "int16")
 

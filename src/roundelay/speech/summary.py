@@ -1,28 +1,24 @@
-"""What is in prepared data or in a corpus, and whether it is sound."""
+"""What is in prepared data, and whether it is sound."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roundelay.corpora.layout import read_split, splits
 from roundelay.errors import DataError
-from roundelay.speech.extraction import SOUNDS, Copy, Sound, read_samples
+from roundelay.speech.extraction import SOUNDS, Copy, read_samples
 from roundelay.speech.features import FeatureSettings
 from roundelay.speech.files import read_json, write_text
 from roundelay.speech.language import GRAPHS, SIZES
 from roundelay.speech.lexicon import Lexicon
 from roundelay.speech.picture import Picture, Span, draw
-from roundelay.speech.prepared import DESCRIPTION, Prepared, open_prepared
+from roundelay.speech.prepared import Prepared, open_prepared
 from roundelay.speech.store import Store
 from roundelay.speech.tree import Tree
-
-_RATE = 16000
 
 
 def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: FeatureSettings) -> dict[str, Any]:
@@ -78,17 +74,10 @@ def phone_durations(stores: Iterable[Store], lexicon: Lexicon, shift: float) -> 
 
 
 def check(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Look through prepared data, or through a corpus: what is in it, and a line for every problem.
+    """Look through prepared data: what is in it, and a line for every problem.
 
-    Of prepared data every byte is read and compared with its checksum; of a corpus every audio file is read.
+    Every byte of features and alignments is read and compared with its checksum.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
-    return _check_prepared(folder) if (folder / DESCRIPTION).is_file() else _check_corpus(folder)
-
-
-def _check_prepared(folder: Path) -> dict[str, Any]:
     data = open_prepared(folder)
     problems: list[str] = []
     for split in data.splits:
@@ -96,11 +85,11 @@ def _check_prepared(folder: Path) -> dict[str, Any]:
             problems += _check_split(data, split)
         except DataError as error:
             problems.append(str(error))
-    summary = read_json(folder / "summary.json")
+    summary = read_json(data.folder / "summary.json")
     for split, part in summary["splits"].items():
         problems += [f"{split}: {name} was not aligned: {why}" for name, why in part["failed"].items()]
         problems += [f"{split}: {name} is {kind}" for kind in ("silent", "clipped") for name in part[kind]]
-    return {"kind": "prepared", "folder": str(folder), **summary, "problems": problems}
+    return {"folder": str(data.folder), **summary, "problems": problems}
 
 
 def _check_split(data: Prepared, split: str) -> list[str]:
@@ -116,36 +105,6 @@ def _check_split(data: Prepared, split: str) -> list[str]:
         elif len(senones[name]) and not 0 <= senones[name].min() <= senones[name].max() < data.num_senones:
             problems.append(f"{split}: {name} has senones beyond {data.num_senones}")
     return problems
-
-
-def _check_corpus(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = {"kind": "corpus", "folder": str(folder), "splits": {}}
-    problems: list[str] = []
-    words: Counter[str] = Counter()
-    speakers: dict[str, str] = {}
-    for name, path in splits(folder).items():
-        utterances = read_split(path)
-        seconds, spoken = 0.0, {utterance.speaker for utterance in utterances}
-        for utterance in utterances:
-            words.update(utterance.words)
-            try:
-                sound = Sound.of(read_samples(utterance, _RATE), _RATE)
-            except DataError as error:
-                problems.append(str(error))
-                continue
-            seconds += sound.seconds
-            if sound.complaint:
-                problems.append(f"{name}: {utterance.id} is {sound.complaint}: {utterance.audio}")
-        shared = sorted(speaker for speaker in spoken if speaker in speakers)
-        problems += [f"{name}: speaker {speaker} is in {speakers[speaker]} too" for speaker in shared]
-        speakers |= dict.fromkeys(spoken - speakers.keys(), name)
-        report["splits"][name] = {
-            "utterances": len(utterances), "hours": round(seconds / 3600, 4), "speakers": len(spoken),
-            "words": sum(len(utterance.words) for utterance in utterances),
-        }  # fmt: skip
-    given = folder / "lexicon.txt"
-    unknown = Lexicon.read(given).missing(words) if given.is_file() else []
-    return {**report, "vocabulary": len(words), "unknown": unknown, "problems": problems}
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
@@ -201,6 +160,13 @@ def picture(data: Prepared, split: str, utterance: str) -> str:
     )  # fmt: skip
 
 
-def write_picture(data: Prepared, split: str, utterance: str, path: Path) -> None:
-    """Write the picture of an utterance to a file."""
-    write_text(path, picture(data, split, utterance))
+def write_picture(data: Prepared, path: Path) -> None:
+    """Write the picture of a training utterance that was aligned, one of about three seconds where there is one."""
+    wanted = 3.0 / data.feature_settings.frame_shift_seconds
+    for split in data.train_splits:
+        aligned = data.alignments(split)
+        plain = [copy.name for copy in data.copies(split) if copy.speed == 1.0 and copy.name in aligned]
+        if plain:
+            best = min(plain, key=lambda name: abs(len(aligned[name]) - wanted))
+            write_text(path, picture(data, split, best))
+            return

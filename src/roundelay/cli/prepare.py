@@ -1,0 +1,135 @@
+"""``roundelay prepare``: from a corpus to aligned training data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+_FILE = click.Path(path_type=Path, exists=True)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  roundelay prepare corpora/an4 --out data/an4 --jobs 2
+  roundelay prepare corpora/talks --out data/talks --dictionary cmudict.dict --unknown espeak
+  roundelay prepare corpora/an4 --out data/an4-given --alignments corpora/an4/align/states.txt.gz"""
+)
+@click.argument("corpus", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the prepared data.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cores to use.")
+@click.option("--features", "kind", default="fbank", show_default=True, type=click.Choice(["fbank", "mfcc"]))
+@click.option("--bins", default=40, show_default=True, type=click.IntRange(3), help="Mel bins.")
+@click.option("--rate", default=16000, show_default=True, type=click.IntRange(4000), help="Samples per second.")
+@click.option(
+    "--normalise",
+    default="speaker",
+    show_default=True,
+    type=click.Choice(["speaker", "utterance", "global", "none"]),
+    help="Over what features get mean 0 and variance 1.",
+)
+@click.option("--speed", "speeds", multiple=True, type=click.FloatRange(0.5, 2), help="Add copies at this speed too.")
+@click.option("--lexicon", type=_FILE, help="Word and phones, a pronunciation a line; else the corpus's lexicon.txt.")
+@click.option("--dictionary", type=_FILE, help="Where words are looked up that the lexicon lacks (CMU dictionary).")
+@click.option(
+    "--unknown",
+    default="none",
+    show_default=True,
+    type=click.Choice(["none", "grapheme", "espeak"]),
+    help="How to guess all other pronunciations; none makes them an error.",
+)
+@click.option("--senones", default=300, show_default=True, type=click.IntRange(1), help="Tied triphone states.")
+@click.option("--gaussians", default=1000, show_default=True, type=click.IntRange(1), help="Of the HMM-GMM.")
+@click.option("--adapt", is_flag=True, help="Train LDA+MLLT and fMLLR per speaker on top of the triphones.")
+@click.option(
+    "--hmm-hours",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="At most this much trains the HMM-GMM.",
+)
+@click.option("--alignments", type=_FILE, help="Take these (HTK, TextGrid, CTM, Kaldi, runs) instead of an HMM-GMM.")
+@click.option("--arpa", type=_FILE, help="Language model; else one is counted on the training transcripts.")
+@click.option("--order", default=2, show_default=True, type=click.IntRange(1), help="Of the counted language model.")
+@click.option("--smoothing", default="kneser-ney", show_default=True, type=click.Choice(["kneser-ney", "witten-bell"]))
+@click.option("--ctc", is_flag=True, help="Make graphs of the CTC topology too.")
+@click.option("--export-alignments", type=click.Choice(["ctm", "textgrid"]), multiple=True, help="Write these too.")
+@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+def command(
+    *, corpus: Path, out: Path, jobs: int, export_alignments: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
+    """Prepare CORPUS: features, lexicon, aligned HMM states and decoding graphs.
+
+    CORPUS is a folder in the layout that `roundelay corpus` makes: train, dev and test with wav.scp, text and utt2spk.
+    Stages that were done before from the same files and settings are not done again.
+    """
+    from roundelay.speech.export import export
+    from roundelay.speech.prepare import prepare
+    from roundelay.speech.summary import lines
+
+    with _bars() as progress:
+        outcome = prepare(corpus, out, _settings(options), jobs=jobs, progress=progress)
+    written = [str(path) for kind in export_alignments for path in export(outcome.data, kind)]
+    if as_json:
+        done = {"out": str(out), "done": outcome.done, "digest": outcome.data.digest, "exported": written}
+        click.echo(json.dumps(done | {"summary": outcome.summary}, ensure_ascii=False))
+        return
+    click.echo("\n".join(lines(outcome.summary)))
+    click.echo(f"{out}: {'done: ' + ', '.join(outcome.done) if outcome.done else 'nothing to do'}")
+
+
+def _settings(options: dict[str, Any]) -> Any:
+    """Turn the command line's options into settings."""
+    from roundelay.speech.features import FeatureSettings
+    from roundelay.speech.language import LanguageSettings
+    from roundelay.speech.prepare import LexiconSettings, PrepareSettings
+    from roundelay.speech.training import GmmSettings
+
+    return PrepareSettings(
+        features=FeatureSettings(
+            kind=options["kind"],
+            num_bins=options["bins"],
+            num_ceps=min(13, options["bins"]),
+            rate=options["rate"],
+        ),
+        normalise=options["normalise"],
+        speeds=tuple(options["speeds"]),
+        lexicon=LexiconSettings(options["lexicon"], options["dictionary"], options["unknown"]),
+        hmm=GmmSettings(
+            num_senones=options["senones"],
+            num_gaussians=options["gaussians"],
+            adapt=options["adapt"],
+            seed=options["seed"],
+        ),
+        hmm_hours=options["hmm_hours"],
+        alignments=options["alignments"],
+        language=LanguageSettings(options["arpa"], options["order"], options["smoothing"], options["ctc"]),
+    )
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Any]:
+    """Show a bar for each stage on a terminal; elsewhere the log tells how far it is."""
+    shown = sys.stderr.isatty()
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    if shown:
+        logging.getLogger("roundelay.speech").setLevel(logging.WARNING)
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield progress
