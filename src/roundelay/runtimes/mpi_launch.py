@@ -1,0 +1,269 @@
+"""Start learners under mpiexec from a process that is not under it; and what each of them runs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from roundelay import errors
+from roundelay.errors import CommunicationError, MissingExtra, RoundelayError, SettingsError
+from roundelay.record import merge_records
+from roundelay.run import write_atomically
+from roundelay.runtimes import mpi
+
+__all__ = ["find_mpiexec", "run", "run_here"]
+
+log = logging.getLogger(__name__)
+
+Entry = Callable[[mpi.MpiRuntime, dict[str, Any]], Any]
+
+PATIENCE_SECONDS = 5.0  # for mpiexec to end its ranks when it is told to
+
+
+def run(
+    entry: str,
+    settings: dict[str, Any],
+    *,
+    size: int,
+    folder: Path | None = None,
+    threads: int = 1,
+    spans: int = 2000,
+    slow: dict[int, float] | None = None,
+) -> list[Any]:
+    """Call ``entry`` on each of ``size`` ranks under mpiexec; return what each returned, in rank order.
+
+    ``entry`` is ``package.module:function`` or ``path/to/file.py:function``, and is called as
+    ``function(runtime, settings)``; settings and results are JSON.  A rank that raises ends all, and its error is
+    raised here; Ctrl-C ends all too.
+    """
+    if size < 1:
+        raise SettingsError(f"learners must be at least 1, not {size}")
+    command = [*find_mpiexec(), "-n", str(size), sys.executable, "-m", __name__]
+    with tempfile.TemporaryDirectory(prefix="roundelay-mpi-") as name:
+        job = Path(name)
+        told = {"entry": entry, "settings": settings, "threads": threads, "spans": spans}
+        told |= {"folder": str(folder) if folder else None, "slow": list((slow or {}).items())}
+        (job / "job.json").write_text(json.dumps(told), encoding="utf-8")
+        status = _watch([*command, name], job, threads)
+        if folder is not None and any(folder.glob("record-*.jsonl")):
+            merge_records(folder)  # a job that failed has not done it itself
+        _raise_first(job)
+        results = [job / f"result-{rank}.json" for rank in range(size)]
+        if status or not all(result.exists() for result in results):
+            raise CommunicationError(f"mpiexec: {_describe(status)}; the run can be resumed")
+        return [json.loads(result.read_text(encoding="utf-8")) for result in results]
+
+
+def run_here(
+    entry: str | Entry,
+    settings: dict[str, Any],
+    *,
+    folder: Path | None = None,
+    spans: int = 2000,
+    slow: dict[int, float] | None = None,
+) -> Any:
+    """Call ``entry`` on this rank, which mpiexec has started; return what it returned.
+
+    Every rank calls this.  One that raises says why in one line and ends all.
+    """
+    rank = _Rank()
+    with rank.ending_all(None):
+        runtime = rank.runtime = mpi.runtime(folder, spans=spans, slow=slow)
+        function = _load(entry) if isinstance(entry, str) else entry
+        result = function(runtime, settings)
+        runtime.finish()
+    return result
+
+
+def find_mpiexec() -> list[str]:
+    """Return the mpiexec that belongs to this Python, or else the one on the path, with the flags it needs."""
+    if importlib.util.find_spec("mpi4py") is None:
+        raise MissingExtra("mpi4py", "mpi")
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise MissingExtra("mpiexec", "mpi")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)  # noqa: S603 (no shell)
+    if "Open MPI" not in version.stdout and "OpenRTE" not in version.stdout:
+        return [found]
+    # As many ranks as are asked for, wherever there is room, also for root in a container.
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [found, *root, "--oversubscribe", "--bind-to", "none"]
+
+
+# -- the launcher -----------------------------------------------------------------------------------------------
+
+
+def _watch(command: list[str], job: Path, threads: int) -> int:
+    """Run mpiexec to its end, or end it; return its status."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    environment.setdefault("OMPI_MCA_osc", "^ucx")  # Open MPI's windows over UCX complain on one host
+    process = subprocess.Popen(  # noqa: S603 (no shell)
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,  # never written to: its end tells rank 0 that we are gone
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C at the terminal comes to us alone, and we end the ranks
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    pumps = [
+        threading.Thread(target=_pump, args=(source, target, job), daemon=True)
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    ]
+    for pump in pumps:
+        pump.start()
+    try:
+        return process.wait()
+    finally:
+        _end(process, job)
+        for pump in pumps:
+            pump.join()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def _end(process: subprocess.Popen[bytes], job: Path) -> None:
+    """See that mpiexec is gone, and its ranks with it."""
+    if process.poll() is None:
+        (job / "ended").touch()
+        process.terminate()
+        try:
+            process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.warning("mpiexec does not end its ranks; they are killed")
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _pump(source: IO[bytes], target: TextIO, job: Path) -> None:
+    """Pass on what ranks print, but not what mpiexec has to say about ranks that have failed."""
+    for line in source:
+        if (job / "ended").exists() or any(job.glob("error-*.json")) or line.startswith(b"====="):
+            break
+        target.write(line.decode(errors="replace"))
+        target.flush()
+    for _ in source:  # so that nobody blocks on a full pipe
+        pass
+
+
+def _raise_first(job: Path) -> None:
+    """Raise what the first rank that failed has raised."""
+    failed = sorted(job.glob("error-*.json"), key=lambda path: path.stat().st_mtime_ns)
+    if not failed:
+        return
+    error = json.loads(failed[0].read_text(encoding="utf-8"))
+    log.debug("%s", error["traceback"])
+    kind = getattr(errors, error["type"], RoundelayError)
+    raised: RoundelayError = RoundelayError.__new__(kind)  # some make their message of other arguments
+    raised.args = (error["message"],)
+    raise raised
+
+
+def _describe(status: int) -> str:
+    number = -status if status < 0 else status - 128 if status > 128 else status
+    if status < 0 or number in set(signal.Signals):
+        return f"a rank was ended by {signal.Signals(number).name}"
+    return f"the ranks ended without a result, status {status}"
+
+
+# -- what a rank does -------------------------------------------------------------------------------------------
+
+
+class _Rank:
+    """This process, as one that can fail."""
+
+    runtime: mpi.MpiRuntime | None = None
+
+    @contextlib.contextmanager
+    def ending_all(self, job: Path | None) -> Iterator[None]:
+        """End every rank where this one raises, after saying why: in a file of ``job`` or else in a line."""
+        try:
+            yield
+        except MissingExtra:
+            raise  # there is no MPI to end anything with
+        except BaseException as error:
+            from mpi4py import MPI
+
+            rank = MPI.COMM_WORLD.rank
+            message = _one_line(error, self.runtime.who if self.runtime else f"learner {rank}")
+            if job is not None:
+                told = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
+                write_atomically(job / f"error-{rank}.json", json.dumps(told).encode())
+            else:
+                sys.stderr.write(f"roundelay: {message}\n")
+                sys.stderr.flush()
+            MPI.COMM_WORLD.Abort(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2)
+
+
+def _one_line(error: BaseException, who: str) -> str:
+    """Return the error's message with the learner named."""
+    message = " ".join(str(error).split())
+    if isinstance(error, KeyboardInterrupt):
+        message = "interrupted"
+    elif not isinstance(error, RoundelayError):
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return message if message.startswith(("learner ", "server ")) else f"{who}: {message}"
+
+
+def _load(entry: str) -> Entry:
+    """Import the function that ``entry`` names."""
+    where, _, name = entry.rpartition(":")
+    if where.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        if spec is None or spec.loader is None or not Path(where).exists():
+            raise SettingsError(f"{where}: no such file to run")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    function: Entry = getattr(module, name)
+    return function
+
+
+def _end_with_launcher() -> None:
+    """End this rank, and thereby all, when the launcher is gone: mpiexec gives rank 0 its standard input."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+def main() -> None:
+    """Be one rank of a job that `run` has started."""
+    job, rank = Path(sys.argv[1]), _Rank()
+    with rank.ending_all(job):
+        told = json.loads((job / "job.json").read_text(encoding="utf-8"))
+        import torch
+
+        torch.set_num_threads(told["threads"])
+        folder = Path(told["folder"]) if told["folder"] else None
+        slow = {int(learner): float(factor) for learner, factor in told["slow"]}
+        runtime = rank.runtime = mpi.runtime(folder, spans=told["spans"], slow=slow)
+        if runtime.rank == 0:
+            threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
+        result = _load(told["entry"])(runtime, told["settings"])
+        write_atomically(job / f"result-{runtime.rank}.json", json.dumps(result).encode())
+        runtime.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mpi_jobs import job_of
+
+from roundelay.errors import CommunicationError, Mismatch, NumericalError, RoundelayError, SettingsError
+from roundelay.runtimes import mpi, mpi_launch
+from support import simulated
+
+JOBS = Path(__file__).with_name("mpi_jobs.py")
+
+if importlib.util.find_spec("mpi4py") is None:
+    pytest.skip("mpi4py is not installed", allow_module_level=True)
+try:
+    mpi_launch.find_mpiexec()
+except RoundelayError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let ranks find the tests' own modules, and compute here as they do."""
+    monkeypatch.setenv("PYTHONPATH", str(JOBS.parents[1]))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(function: str, settings: dict[str, Any] | None = None, *, size: int, **more: Any) -> list[Any]:
+    return mpi_launch.run(f"{JOBS}:{function}", settings or {}, size=size, **more)
+
+
+def trained(record: Path) -> list[int]:
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    return sorted(line["minibatch"] for line in lines if line["event"] == "step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
+def test_two_ranks_equal_the_simulator_to_the_bit(strategy: str, optimizer: str) -> None:
+    settings = {"strategy": strategy, "optimizer": optimizer, "minibatches": 200}
+    expected = simulated(job_of(settings), 2).consensus
+    for result in run("train", settings, size=2):
+        assert torch.equal(torch.tensor(result["weights"]), expected)
+
+
+@pytest.mark.slow
+def test_averages_that_overlap_the_backward_pass_equal_the_simulator() -> None:
+    settings = {"strategy": "synchronous", "hyperparameters": {"bucket_bytes": 256}, "minibatches": 50}
+    expected = simulated(job_of(settings), 2).consensus
+    for result in run("train", settings, size=2):
+        assert torch.equal(torch.tensor(result["weights"]), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
+def test_four_ranks_are_near_the_simulator(strategy: str) -> None:
+    settings = {"strategy": strategy, "minibatches": 200}
+    expected = simulated(job_of(settings), 4).consensus
+    results = [torch.tensor(result["weights"]) for result in run("train", settings, size=4)]
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert (results[0] - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_verbs(size: int) -> None:
+    assert run("verbs", size=size) == list(range(size))
+
+
+@pytest.mark.parametrize("strategy", ["synchronous", "gossip"])
+def test_uneven_rounds_lose_no_minibatch(strategy: str, tmp_path: Path) -> None:
+    settings = {"strategy": strategy, "minibatches": 10, "task": {"frames_per_epoch": 160}}
+    run("train", settings, size=4, folder=tmp_path)
+    assert trained(tmp_path / "record.jsonl") == list(range(10))
+    assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
+
+
+@pytest.mark.slow
+def test_requests_during_training_conserve_the_mean(tmp_path: Path) -> None:
+    settings = {"strategy": "gossip", "minibatches": 200, "debug": True}
+    results = run("train", settings, size=4, folder=tmp_path)
+    assert all(result["weights"] == results[0]["weights"] for result in results)
+    assert results[0]["scores"]["loss"] < 1.2
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    assert trained(tmp_path / "record.jsonl") == list(range(200))
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    assert {"compute", "serve", "wait", "evaluate", "totals", "step"} <= {line["event"] for line in lines}
+    assert {line["clock"] for line in lines} == {"wall"}
+    totals = [line for line in lines if line["event"] == "totals"]
+    assert sorted(line["who"] for line in totals) == [f"learner {k}" for k in range(4)]
+    assert all(line["bytes"] > 0 for line in totals)
+
+
+def test_a_server_beside_learners_after_a_warmup(tmp_path: Path) -> None:
+    settings = {"strategy": "summing", "minibatches": 40, "budget": {"warmup": 7}}
+    results = run("train", settings, size=3, folder=tmp_path)
+    assert all(result["weights"] == results[0]["weights"] for result in results)
+    assert trained(tmp_path / "record.jsonl") == list(range(40))
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    assert {line["who"] for line in lines if line["event"] == "serve"} == {"server 0"}
+
+
+def test_a_slow_learner_takes_fewer_minibatches(tmp_path: Path) -> None:
+    settings = {"strategy": "gossip", "minibatches": 60}
+    run("train", settings, size=2, folder=tmp_path, slow={1: 20.0})
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    steps = [line["who"] for line in lines if line["event"] == "step"]
+    assert steps.count("learner 1") < steps.count("learner 0") / 2
+
+
+def test_the_common_counter_needs_nothing_from_its_owner() -> None:
+    results = run("counter", size=4)
+    assert sorted(number for result in results for number in result["got"]) == list(range(400))
+    assert sorted(result["other"] for result in results) == [0, 5, 10, 15]
+    assert max(result["slowest"] for result in results) < 0.2  # the owner sleeps for 0.5
+
+
+def test_requests_and_means_move_while_a_learner_computes() -> None:
+    asked, other = run("overlap", size=2)
+    assert other["slowest"] < 0.5  # the computation takes 1 s
+    assert asked["waited"] < 0.3
+
+
+def test_waiting_leaves_the_core_to_others() -> None:
+    assert max(run("idle", size=4)) < 0.3
+
+
+# -- failures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("own", NumericalError, "learner 1: the loss is not what it was"),
+        ("other", RoundelayError, "learner 1: ZeroDivisionError: by hand"),
+        ("kill", CommunicationError, "mpiexec: a rank was ended by SIGKILL; the run can be resumed"),
+    ],
+)
+def test_a_rank_that_fails_ends_all(
+    how: str, kind: type[RoundelayError], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    settings = {"strategy": "averaging", "minibatches": 100, "how": how, "rank": 1}
+    with pytest.raises(kind) as caught:
+        run("fail", settings, size=2, folder=tmp_path)
+    assert type(caught.value) is kind
+    assert str(caught.value) == message
+    assert capfd.readouterr() == ("", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
+
+
+def test_mismatched_collectives_are_named() -> None:
+    with pytest.raises(Mismatch, match=r"collective 3: rank \d called mean\(\(\d,\) float32\), rank \d called mean"):
+        run("mismatch", size=2)
+
+
+def test_a_loss_cannot_be_survived() -> None:
+    with pytest.raises(CommunicationError, match="cannot survive; the run can be resumed"):
+        run("assemble_again", size=2)
+
+
+@pytest.mark.parametrize(("entry", "message"), [("no_such", "AttributeError"), ("nothing.py:x", "no such file to run")])
+def test_an_entry_that_is_not_there(entry: str, message: str) -> None:
+    with pytest.raises(RoundelayError, match=message):
+        mpi_launch.run(entry if ":" in entry else f"{JOBS}:{entry}", {}, size=2)
+
+
+def test_no_learners() -> None:
+    with pytest.raises(SettingsError, match="at least 1, not 0"):
+        run("train", size=0)
+
+
+@pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Path) -> None:
+    code = (
+        "import sys; from roundelay.runtimes import mpi_launch\n"
+        "try: mpi_launch.run(sys.argv[1], {'folder': sys.argv[2]}, size=2)\n"
+        "except KeyboardInterrupt: sys.exit(130)"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", code, f"{JOBS}:sleep", str(tmp_path)])
+    try:
+        files = [tmp_path / f"pid-{rank}" for rank in range(2)]
+        _until(lambda: all(file.exists() and file.read_text() for file in files), 30)
+        pids = [int(file.read_text()) for file in files]
+        launcher.send_signal(blow)
+        assert launcher.wait(20) == status
+        _until(lambda: not any(_alive(pid) for pid in pids), 10)
+    finally:
+        launcher.kill()
+
+
+def test_under_mpi_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in mpi.RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert not mpi.under_mpi()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert mpi.under_mpi()
+
+
+def _until(true: Any, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
