@@ -61,7 +61,11 @@ class Learner:
     """
 
     comm: Communicator
-    """Everyone in this run, servers first; given by the runtime."""
+    """Everyone in this run, servers first; given by the runtime.  In `Hierarchical`: the leaders of all nodes."""
+    schedule: Callable[[float], float] | None = None
+    """A factor of the learning rate, by frames of the whole run; given by the loop."""
+    stands_for: int = 1
+    """How many learners we are in a mean over weights: the leader of a node stands for all of it."""
 
     def __init__(
         self,
@@ -100,6 +104,11 @@ class Learner:
         return self.frames / self.nominal_frames
 
     # -- around the gradient ------------------------------------------------------------------------------------
+
+    def at(self, minibatch: int) -> None:
+        """Stand at this minibatch of the whole run: the learning rate goes by it."""
+        self.minibatch = minibatch
+        self.factor = self.schedule(minibatch * self.nominal_frames) if self.schedule is not None else 1.0
 
     def look(self) -> None:
         """Take the snapshot at which the gradient will be computed, and clear the gradient."""

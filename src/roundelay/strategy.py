@@ -38,6 +38,8 @@ class Strategy:
     """Whether mixing keeps the sum of all weights, so that only `Learner.descend` moves their mean."""
     whole: ClassVar[bool] = False
     """Whether weights change only after a step's last await, and by nobody else: no snapshot is needed to undo it."""
+    remark: str = ""
+    """In what other form it goes on, where its settings do not fit the learners that are left; set by `setup`."""
     bucket_bytes: int = 0
     """Call `ready` during the backward pass in parts of about this size; 0: never."""
 
@@ -66,7 +68,10 @@ class Strategy:
         raise NotImplementedError
 
     def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
-        """Answer the request of rank ``of``, at any moment after `setup`; ``theirs`` is lent for the call."""
+        """Answer a request, at any moment after `setup`; ``theirs`` is lent for the call.
+
+        ``of`` is the rank of who asks, in the group in which it asked.
+        """
         raise NotImplementedError(f"{type(self).__name__} serves no requests")
 
     async def rest(self, me: Learner) -> None:
@@ -74,7 +79,7 @@ class Strategy:
 
     async def consensus(self, me: Learner) -> Tensor:
         """Return the weights to evaluate and save, the same on every rank; ``me.weights`` stays."""
-        return await me.comm.mean(me.weights.clone(), weight=0.0 if me.serves else 1.0)
+        return await me.comm.mean(me.weights.clone(), weight=0.0 if me.serves else float(me.stands_for))
 
     @property
     def answers(self) -> bool:

@@ -45,7 +45,7 @@ class Training:
         seed: int = 0,
     ) -> None:
         self.me, self.runtime, self.task, self.budget, self.seed = me, runtime, task, budget, seed
-        self.schedule = schedule
+        self.schedule = me.schedule = schedule
         self.strategy, self.warming = copy.deepcopy(strategy), Synchronous()
         self.acting: Strategy = self.warming
         self.stretches = budget.stretches()
@@ -59,6 +59,7 @@ class Training:
         self.ledger = Ledger(runtime)
         self.world: Communicator
         self._unfinished = False  # whether a snapshot was taken whose step has not ended
+        self._start: float | None = None  # what all weights would sum to without steps; debug mode only
 
     @property
     def who(self) -> str:
@@ -88,6 +89,8 @@ class Training:
             raise SettingsError(
                 f"{view.size} ranks cannot train by {type(self.strategy).__name__}, which takes {servers} for serving"
             )
+        if view.epoch == 0:  # later on a strategy has to make do with those who are left
+            self.strategy.check(view.size - servers)
         me.serves = view.rank < servers
         me.number = view.rank - (0 if me.serves else servers)
         self.world, self.learners = self.ledger.watch(me.comm), view.size - servers
@@ -122,7 +125,7 @@ class Training:
         me, servers = self.me, self.strategy.servers
         warmup = self.stretches[min(self.stretch, len(self.stretches) - 1)].warmup
         self.acting = self.warming if warmup else self.strategy
-        me.comm = self.world
+        me.comm, me.stands_for, self._start = self.world, 1, None
         if servers and warmup:
             me.comm = self.world.split([range(servers), range(servers, self.world.size)])
         me.alias(one=self.world.size == 1 or self.acting.whole)
@@ -132,6 +135,8 @@ class Training:
             for name in self.acting.shared:
                 await self.world.broadcast(getattr(self.acting, name), root=veteran)
             self.acting.regroup(me)
+        if self.acting.remark and self.world.rank == 0:
+            self.runtime.record.write("form", self.who, self.runtime.now(), form=self.acting.remark)
         if self.acting.answers:
             self.runtime.open(me, self.acting)
 
@@ -139,6 +144,8 @@ class Training:
         """Hand out these minibatches from now on."""
         servers, groups = self.strategy.servers, self.acting.pace(self.learners)
         self.ledger.begin()
+        if self.me.serves and self.stretch < len(self.stretches):
+            self.me.at(self.stretches[self.stretch].end - len(left))
         self.claims = Claims(left, groups, 0 if self.me.serves else self.me.number, self.budget)
         self.group: Communicator | None = None
         if self.claims.counted and any(len(group) > 1 for group in groups):
@@ -175,10 +182,8 @@ class Training:
     def begin(self, claim: Claim) -> Gradient:
         """Start what overlaps the gradient, and take the snapshot."""
         me = self.me
-        me.minibatch = claim.position
+        me.at(claim.position)
         me.frames = 0 if claim.number is None else self.task.frames(*self.budget.place(claim.number))
-        if self.schedule is not None:
-            me.factor = self.schedule(claim.position * me.nominal_frames)
         self.acting.overlap(me)
         me.look()
         self._unfinished = True
@@ -282,11 +287,10 @@ class Training:
             return
         now = sum(other["sum"] for other in everyone)
         moved = sum(other["moved"] for other in everyone)
-        start = getattr(self, "_start", None)
-        if start is not None and abs(now - moved - start) > 1e-4 * max(1.0, abs(now)):
+        if self._start is not None and abs(now - moved - self._start) > 1e-4 * max(1.0, abs(now)):
             raise Mismatch(
                 f"{type(self.acting).__name__} does not conserve the mean: the weights sum to {now:.9g}, "
-                f"steps account for {start + moved:.9g}"
+                f"steps account for {self._start + moved:.9g}"
             )
         self._start = now - moved
 
