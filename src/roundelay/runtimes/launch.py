@@ -1,0 +1,147 @@
+"""Start a run's processes on this host, watch over them, and leave none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from roundelay import errors
+from roundelay.errors import CommunicationError, RoundelayError, SettingsError
+from roundelay.runtimes.fork_server import ForkServer, lend_server
+from roundelay.runtimes.membership import bury
+from roundelay.runtimes.processes import Options, Place
+from roundelay.runtimes.store import Store, keep_store
+
+__all__ = ["run"]
+
+GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
+logger = logging.getLogger(__name__)
+
+
+def run(
+    entry: str,
+    settings: Any,
+    *,
+    size: int,
+    folder: Path | None = None,
+    options: Options | None = None,
+) -> list[Any]:
+    """Call ``entry`` as ``function(runtime, settings)`` in ``size`` processes; return what each returned.
+
+    ``entry`` is ``package.module:function`` or ``file.py:function``; settings and results are JSON.  A learner that
+    dies is mourned by the others, who go on, and has ``None`` for its result; one that raises ends the run, and we
+    raise what it did.
+    """
+    if size < 1:
+        raise SettingsError(f"learners: at least 1, not {size}")
+    store, port = keep_store("127.0.0.1")
+    with lend_server() as server:
+        store.set("settings/0", settings)
+        store.add("ids", size)
+        crew = _Crew(server, store)
+        try:
+            for learner in range(size):
+                place = Place(learner, size, lossy=True)
+                crew.start(learner, _job(entry, place, ("127.0.0.1", port), folder, options or Options()))
+            crew.watch()
+        finally:
+            crew.end()
+            if folder is not None:
+                merge_records(folder)
+        return [store.get(f"result/{learner}") for learner in range(size)]
+
+
+def _job(
+    entry: str, place: Place, address: tuple[str, int], folder: Path | None, options: Options, host_number: int = 0
+) -> dict[str, Any]:
+    return {
+        "entry": entry,
+        "place": dataclasses.asdict(place),
+        "store": address,
+        "records": str(folder.absolute()) if folder is not None else None,
+        "options": dataclasses.asdict(options),
+        "host_number": host_number,
+    }
+
+
+class _Crew:
+    """The processes that this launcher has started."""
+
+    def __init__(self, server: ForkServer, store: Store) -> None:
+        self._server, self._store = server, store
+        self._alive: dict[int, int] = {}  # by process id: the learner's
+        self._lost: dict[int, str] = {}
+
+    def start(self, learner: int, job: dict[str, Any]) -> None:
+        """Start one learner."""
+        process = self._server.start(job)
+        self._alive[process] = learner
+        self._store.set(f"process/{learner}", process)
+
+    def watch(self) -> None:
+        """Wait until all have ended; raise what the first one to raise did."""
+        while self._alive:
+            ended = self._server.ended(None)
+            if ended is not None:
+                self._note(*ended)
+        if self._lost and not self._store.has("finished"):
+            raise CommunicationError("no learner is left: " + "; ".join(self._lost.values()))
+
+    def _note(self, process: int, status: int) -> None:
+        learner = self._alive.pop(process)
+        told = self._store.get(f"error/{learner}")
+        if told is not None:
+            raise rebuild(told)
+        if status:
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            self._lost[learner] = f"learner {learner} ended by {how}"
+            logger.warning("%s", self._lost[learner])
+            bury(self._store, learner, self._lost[learner])
+
+    def end(self) -> None:
+        """End whoever is still there: ask, then insist."""
+        for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
+            for process in self._alive:
+                self._server.signal(process, number)
+            deadline = time.monotonic() + (seconds or 0.0)
+            while self._alive:
+                left = None if seconds is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                ended = self._server.ended(left)
+                if ended is not None:
+                    self._alive.pop(ended[0], None)
+
+
+def rebuild(told: dict[str, str]) -> RoundelayError:
+    """Make the error that a learner told of: of the same class where it is one of ours."""
+    kind = getattr(errors, told["type"], None)
+    if not (isinstance(kind, type) and issubclass(kind, RoundelayError)):
+        kind = RoundelayError
+    error = kind.__new__(kind)
+    error.args = (told["message"],)
+    error.add_note(told["traceback"])
+    return error
+
+
+def merge_records(folder: Path) -> None:
+    """Merge the learners' records in ``folder``, by time, into ``record.jsonl``."""
+    lines: list[tuple[float, int, str]] = []
+    for part in sorted(folder.glob("record-*.jsonl")):
+        for line in part.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # the last line of one that was killed
+                lines.append((json.loads(line)["time"], len(lines), line))
+    target = folder / "record.jsonl"
+    temporary = folder / f".record-{os.getpid()}.jsonl"
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for _, _, line in sorted(lines))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(target)

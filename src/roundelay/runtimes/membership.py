@@ -1,0 +1,271 @@
+"""Who is here: membership epochs that learners agree on in a store, without a leader.
+
+Keys of the store (an id is a learner's for as long as it is a member; one that was given up comes back under another):
+
+=====================  ==============================================================================================
+``beat/<id>``          a counter that its heartbeat advances
+``dead/<id>``          an obituary, by the launcher that saw the process end
+``done/<id>``          it has finished; its end is not a loss
+``here/<epoch>/<id>``  it wants to be in that epoch: its report
+``view/<epoch>``       who is in that epoch, and the plan: set once, the first one wins
+``ready/<epoch>/<id>`` it has read the view: how to reach it
+``over/<epoch>``       why that epoch ended
+``poke/<epoch>/<id>``  wakes its watcher when the epoch is over
+``safe/<id>``          the minibatches that it put down as safe, a log
+``asking/<n>``         the n-th newcomer: its id and report
+=====================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roundelay.errors import CommunicationError
+from roundelay.runtime import Resolve
+from roundelay.runtimes.store import Store, StoreGone
+
+__all__ = ["Agreement", "Membership", "NotNeeded", "bury"]
+
+POLL_SECONDS = 0.002
+logger = logging.getLogger(__name__)
+
+
+class NotNeeded(CommunicationError):
+    """We asked to join, and the others have finished."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """An epoch that all its members have agreed on and are ready for."""
+
+    epoch: int
+    members: list[int]
+    plan: dict[str, Any]
+    cards: list[dict[str, Any]]
+    """How to reach each member."""
+
+
+class Membership:
+    """One learner's part in the protocol."""
+
+    def __init__(self, store: Store, learner: int, size: int, *, patience_seconds: float) -> None:
+        self.store, self.id, self.patience = store, learner, patience_seconds
+        self.epoch, self.members = -1, list(range(size))
+        self.asked = 0  # how many newcomers have been let in or given up
+        self._pulse = Pulse(store.clone(), learner, patience_seconds, self._silent)
+        self._pulse.start()
+        self._over: Callable[[str], None] | None = None
+        self._watched = -1
+
+    # -- agreeing -----------------------------------------------------------------------------------------------
+
+    def agree(self, report: dict[str, Any], resolve: Resolve, card: dict[str, Any]) -> Agreement:
+        """Agree on the next epoch; whoever is lost meanwhile just makes it the one after."""
+        while True:
+            epoch = self.epoch + 1
+            self.store.set(f"here/{epoch}/{self.id}", report)
+            view = self._propose(epoch, resolve)
+            if self.id not in view["members"]:
+                report = {**report, "holds": False, "trained": []}
+                epoch, view = self._join(epoch, report)
+            self.epoch, self.members, self.asked = epoch, view["members"], view["asked"]
+            cards = self._meet(epoch, card)
+            if cards is not None:
+                return Agreement(epoch, self.members, view["plan"], cards)
+
+    def _propose(self, epoch: int, resolve: Resolve) -> dict[str, Any]:
+        waiting = set(self.members) - {self.id}
+        self._pulse.watch(waiting)
+        while waiting and not self.store.has(f"view/{epoch}"):
+            waiting = {i for i in waiting if not self.store.has(f"here/{epoch}/{i}") and not self._lost(i)}
+            if waiting:
+                time.sleep(POLL_SECONDS)
+        view: dict[str, Any] | None = self.store.get(f"view/{epoch}")
+        if view is None:
+            view = self.store.settle(f"view/{epoch}", self._draft(epoch, resolve))
+        return view
+
+    def _draft(self, epoch: int, resolve: Resolve) -> dict[str, Any]:
+        reports = {i: self.store.get(f"here/{epoch}/{i}") for i in self.members}
+        here = {i: report for i, report in reports.items() if report is not None and not self._lost(i)}
+        asked = self.store.add("asking", 0)
+        for number in range(self.asked + 1, asked + 1):
+            newcomer = self.store.get(f"asking/{number}")
+            if newcomer is not None and not self._lost(newcomer["id"]):
+                here[newcomer["id"]] = newcomer["report"]
+        ever = range(self.store.add("ids", 0))
+        safe = [number for i in ever if i not in here for number in self.safe(i)]
+        plan = resolve(list(here.values()), safe)
+        return {"members": list(here), "plan": plan, "asked": asked}
+
+    def _join(self, epoch: int, report: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Ask to be let in under a new id, and wait for an epoch that we are in."""
+        self.id = self.store.add("ids", 1) - 1
+        self._pulse.rename(self.id)
+        logger.info("asking to join as %d", self.id)
+        self.store.set(f"asking/{self.store.add('asking', 1)}", {"id": self.id, "report": report})
+        while True:
+            view = self.store.get(f"view/{epoch}")
+            if view is None:
+                if self.store.has("finished"):
+                    raise NotNeeded("the others have finished")
+                time.sleep(5 * POLL_SECONDS)
+            elif self.id in view["members"]:
+                return epoch, view
+            else:
+                epoch += 1
+
+    def _meet(self, epoch: int, card: dict[str, Any]) -> list[dict[str, Any]] | None:
+        """Wait until all members are ready; ``None``: one was lost, this epoch never began."""
+        self.store.set(f"ready/{epoch}/{self.id}", card)
+        self._pulse.watch(set(self.members) - {self.id})
+        cards: dict[int, Any] = {self.id: card}
+        while len(cards) < len(self.members):
+            for i in self.members:
+                if i not in cards and (theirs := self.store.get(f"ready/{epoch}/{i}")) is not None:
+                    cards[i] = theirs
+            missing = [i for i in self.members if i not in cards]
+            if any(self._lost(i) for i in missing) or (missing and self.store.has(f"over/{epoch}")):
+                announce_over(self.store, epoch, self.members, f"learner {missing[0]} never came")
+                return None
+            if missing:
+                time.sleep(POLL_SECONDS)
+        return [cards[i] for i in self.members]
+
+    def _lost(self, learner: int) -> bool:
+        return self.store.has(f"dead/{learner}") or self.store.has(f"done/{learner}") or self._pulse.is_silent(learner)
+
+    # -- during an epoch ----------------------------------------------------------------------------------------
+
+    def watch(self, over: Callable[[str], None]) -> None:
+        """Have ``over`` called, from another thread, when the epoch is."""
+        self._over, self._watched = over, self.epoch
+        threading.Thread(target=self._watch, args=(self.epoch, self.id, over), name="watch", daemon=True).start()
+        for i in self.members:
+            if i != self.id and self.store.has(f"dead/{i}"):
+                self.end(f"learner {i} is dead")
+
+    def _watch(self, epoch: int, me: int, over: Callable[[str], None]) -> None:
+        store = self.store.clone()
+        try:
+            store.wait(f"poke/{epoch}/{me}")
+            why = store.get(f"over/{epoch}")
+        except StoreGone as error:
+            why = f"the store is gone: {error}"
+        if why is not None:
+            over(why)
+
+    def end(self, why: str, store: Store | None = None) -> None:
+        """Say that this epoch is over; wakes everybody."""
+        announce_over(store or self.store, self.epoch, self.members, why)
+
+    def _silent(self, learner: int, store: Store) -> None:
+        if self._watched == self.epoch and learner in self.members:
+            self.end(f"learner {learner} has been silent for {self.patience:g} s", store)
+
+    def trained(self, numbers: Sequence[int]) -> None:
+        """Put down minibatches as safe."""
+        if numbers:
+            self.store.append(f"safe/{self.id}", "".join(f"{number} " for number in numbers))
+
+    def safe(self, learner: int) -> list[int]:
+        """Return what a learner put down as safe."""
+        return [int(number) for number in self.store.log(f"safe/{learner}").split()]
+
+    def newcomers(self) -> bool:
+        """Tell whether somebody waits to join."""
+        return self.store.add("asking", 0) > self.asked
+
+    def leave(self) -> None:
+        """Say that we have finished, and stay reachable until all others have, too."""
+        self.store.set("finished", True)
+        self.store.set(f"done/{self.id}", True)
+        deadline = time.monotonic() + self.patience
+        waiting = set(self.members) - {self.id}
+        while waiting and time.monotonic() < deadline and not self.store.has(f"over/{self.epoch}"):
+            waiting = {i for i in waiting if not self._lost(i)}
+            if waiting:
+                time.sleep(POLL_SECONDS)
+        self.stop()
+
+    def stop(self) -> None:
+        """End our threads."""
+        self._pulse.stop()
+        self.store.set(f"poke/{self.epoch}/{self.id}", True)
+
+
+class Pulse(threading.Thread):
+    """Advances our counter and watches others': one that has moved before and stands still for long is silent."""
+
+    def __init__(
+        self, store: Store, learner: int, patience_seconds: float, silent: Callable[[int, Store], None]
+    ) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._store, self._id, self._patience, self._tell = store, learner, patience_seconds, silent
+        self._every = min(1.0, patience_seconds / 10)
+        self._watching: set[int] = set()
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+
+    def rename(self, learner: int) -> None:
+        """Go on under another id."""
+        self._id = learner
+
+    def watch(self, learners: set[int]) -> None:
+        """Watch these."""
+        with self._lock:
+            self._watching = set(learners)
+
+    def is_silent(self, learner: int) -> bool:
+        """Tell whether a learner's counter has stood still for too long."""
+        seen = self._seen.get(learner)
+        return seen is not None and seen[1] < time.monotonic() - self._patience
+
+    def stop(self) -> None:
+        """End the heartbeat."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Beat until stopped."""
+        try:
+            while not self._stopped.wait(self._every):
+                self._store.add(f"beat/{self._id}", 1)
+                self._look()
+        except StoreGone as error:
+            if not self._stopped.is_set():
+                logger.warning("no heartbeat any more: %s", error)
+
+    def _look(self) -> None:
+        with self._lock:
+            watching = sorted(self._watching)
+        for learner in watching:
+            beat, seen = self._store.add(f"beat/{learner}", 0), self._seen.get(learner)
+            if beat and (seen is None or seen[0] != beat):
+                self._seen[learner] = (beat, time.monotonic())
+            elif self.is_silent(learner) and not self._store.has(f"done/{learner}"):
+                self._tell(learner, self._store)
+
+
+def announce_over(store: Store, epoch: int, members: Sequence[int], why: str) -> None:
+    """Write that an epoch is over, for the first reason given, and wake its members."""
+    if not store.has(f"over/{epoch}"):
+        store.settle(f"over/{epoch}", why)
+        for member in members:
+            store.set(f"poke/{epoch}/{member}", True)
+
+
+def bury(store: Store, learner: int, why: str) -> None:
+    """Write a learner's obituary; by the launcher that saw it end."""
+    store.set(f"dead/{learner}", why)
+    epoch = 0
+    while store.has(f"view/{epoch + 1}"):
+        epoch += 1
+    view = store.get(f"view/{epoch}")
+    if view is not None and learner in view["members"]:
+        announce_over(store, epoch, view["members"], why)

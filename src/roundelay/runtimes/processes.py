@@ -1,0 +1,253 @@
+"""The runtime of real processes: wall time, shared memory on a host, gloo between hosts, learners that may be lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from roundelay.communicator import Communicator
+from roundelay.errors import CommunicationError, LearnerLost
+from roundelay.learner import Learner
+from roundelay.record import Kind, Record
+from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtimes.baton import Baton, Blocking, complete
+from roundelay.runtimes.membership import Agreement, Membership
+from roundelay.runtimes.messages import Message
+from roundelay.runtimes.session import Session, serve_next
+from roundelay.runtimes.store import Store, private_store
+from roundelay.runtimes.torch_communicator import TorchCommunicator, connect_gloo
+from roundelay.runtimes.wires import Wires
+from roundelay.strategy import Strategy
+
+__all__ = ["Options", "Place", "ProcessRuntime", "alone"]
+
+T = TypeVar("T")
+Transport = Literal["auto", "gloo", "shared"]
+FLUSH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a run on processes."""
+
+    patience_seconds: float = 30.0
+    """How long a learner may be silent before the others go on without it."""
+    slow: dict[int, float] = field(default_factory=dict)
+    """By rank: how many times longer its gradients are to take."""
+    spans: int = 2000
+    """How many spans of time each learner records singly."""
+    threads: int = 1
+    """Threads that each learner computes with."""
+    transport: Transport = "auto"
+    """``shared``: memory, on one host only; ``gloo``: sockets; ``auto``: whichever fits the group."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands in the run."""
+
+    learner: int
+    """Our number, which is our rank at the start."""
+    size: int
+    host: str = "localhost"
+    """Processes that give the same name can share memory."""
+    address: str = "127.0.0.1"
+    """Where others reach us."""
+    lossy: bool = False
+    """Whether the run outlives a lost learner."""
+
+
+class ProcessRuntime:
+    """One learner's process."""
+
+    clock: Clock = "wall"
+
+    def __init__(self, store: Store, place: Place, options: Options, *, folder: Path | None = None) -> None:
+        self.place, self.options, self.lossy = place, options, place.lossy
+        part = folder / f"record-{place.learner}.jsonl" if folder is not None else None
+        self.record = Record(part, clock=self.clock, spans=options.spans)
+        self.baton = Baton()
+        began: float = store.settle("began", time.time())
+        self._origin = time.monotonic() - (time.time() - began)
+        self._store = store
+        self._membership = Membership(store, place.learner, place.size, patience_seconds=options.patience_seconds)
+        self._session: Session | None = None
+        self._me: Learner | None = None
+        self._slowness = options.slow.get(place.learner, 1.0)
+        self._still_since: float | None = None
+        self._flushed = 0.0
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the training loop to its end; requests are served meanwhile, and between two runs."""
+        with self.baton.held():
+            return complete(work)
+
+    # -- time and records ---------------------------------------------------------------------------------------
+
+    @property
+    def who(self) -> str:
+        """Our name in records."""
+        if self._me is None:
+            return f"learner {self.place.learner}"
+        return f"{'server' if self._me.serves else 'learner'} {self._me.number}"
+
+    def now(self) -> float:
+        """Return the seconds since the run began."""
+        return time.monotonic() - self._origin
+
+    def span(self, kind: Kind, begin: float) -> None:
+        """Write down how the time since ``begin`` went, unless learners are meeting: all that is `evaluate`."""
+        if self._still_since is None:
+            self.record.span(kind, self.who, begin, self.now())
+
+    def sent(self, nbytes: int) -> None:
+        """Add to the bytes sent."""
+        self.record.add(self.who, "bytes_sent", nbytes)
+
+    def stand_still(self, *, still: bool) -> None:
+        """Count the time of a meeting as evaluation."""
+        if still:
+            self._still_since = self.now()
+        elif self._still_since is not None:
+            since, self._still_since = self._still_since, None
+            self.span("evaluate", since)
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+        """Agree on a new epoch with everyone who is here, and connect."""
+        self._me, self._still_since = me, None
+        if self._session is not None:
+            self._end_epoch("a learner was lost")
+        while True:
+            wires = Wires(self.place.address, self._lost_rank)
+            card = {"host": self.place.host, "address": wires.address}
+            with self.baton.down():
+                agreement = self._membership.agree(report, resolve, card)
+            rank = agreement.members.index(self._membership.id)
+            me.comm = self._connect(agreement, rank, wires)
+            return View(agreement.epoch, rank, len(agreement.members), agreement.plan)
+
+    def _connect(self, agreement: Agreement, rank: int, wires: Wires) -> Communicator:
+        token = f"epoch {agreement.epoch}".encode()
+        wires.begin(rank, [tuple(card["address"]) for card in agreement.cards], token)
+        self._session = session = Session(wires, self.baton, self)
+        self._membership.watch(session.abort)
+        connect = connect_gloo(self._store, agreement.epoch, self.place.address)
+        return TorchCommunicator(session, range(len(agreement.members)), connect)
+
+    def _end_epoch(self, why: str) -> None:
+        assert self._session is not None
+        if not self.lossy:
+            raise CommunicationError(f"{self._session.over or why}; this run cannot go on without it")
+        self._membership.end(self._session.over or why)
+        self._session.abort(why)
+        self._session.post.close()
+        self._session = None
+
+    def _lost_rank(self, rank: int) -> None:
+        session = self._session
+        if session is not None:
+            session.abort(f"rank {rank} is gone")
+
+    def newcomers(self) -> bool:
+        """Tell whether somebody waits to join."""
+        return self._membership.newcomers()
+
+    def trained(self, numbers: Sequence[int]) -> None:
+        """Put down minibatches as safe."""
+        self._membership.trained(numbers)
+
+    def count(self, key: str, amount: int) -> Awaitable[int]:
+        """Add to a number common to all of this epoch."""
+        name = f"count/{self._membership.epoch}/{key}"
+
+        def add() -> int:
+            begin = self.now()
+            with self.baton.down():
+                total = self._store.add(name, amount)
+            self.span("communicate", begin)
+            return total - amount
+
+        return Blocking(add)
+
+    def leave(self) -> None:
+        """Finish: stay reachable until all others have finished, too, then close everything."""
+        self._membership.leave()
+        self.stop()
+
+    def stop(self) -> None:
+        """Close everything."""
+        self._membership.stop()
+        if self._session is not None:
+            self._session.post.close()
+            self._session = None
+        self.record.close(self.now())
+
+    # -- serving ------------------------------------------------------------------------------------------------
+
+    def open(self, me: Learner, strategy: Strategy) -> None:
+        """Let requests in."""
+        session = self._session
+        assert session is not None
+        first, session.me, session.strategy = session.strategy is None, me, strategy
+        if first and session.post.size > 1:
+            threading.Thread(target=self._serve, args=(session,), name="serve", daemon=True).start()
+
+    async def close(self, me: Learner) -> None:
+        """Let no more requests in."""
+        if self._session is not None:
+            self._session.strategy = None
+            self._session.post.poke()
+
+    def _serve(self, session: Session) -> None:
+        early: list[Message] = []  # by way of a group that we have not split off yet
+
+        def arrived() -> Message | bool | None:
+            for index, held in enumerate(early):
+                if held.label.group in session.groups:
+                    return early.pop(index)
+            while (message := session.post.next_request()) is not None:
+                if message.label.group in session.groups:
+                    return message
+                early.append(message)
+            return False if session.strategy is None else None
+
+        try:
+            while isinstance(message := session.post.wait(arrived, requests=True), Message):
+                with self.baton.held():
+                    if session.over is not None or session.strategy is None:
+                        return
+                    serve_next(session, message)
+        except LearnerLost:
+            return
+        except BaseException as error:
+            session.fail(error)
+
+    # -- computing ----------------------------------------------------------------------------------------------
+
+    async def compute(self, me: Learner, work: Work) -> None:
+        """Run ``work`` without the baton, which is taken to tell the strategy of ready parts."""
+
+        def ready(part: slice) -> None:
+            with self.baton.held():
+                work.ready(part)
+
+        begin = self.now()
+        with self.baton.down():
+            work.run(ready)
+            if self._slowness > 1.0:
+                time.sleep((self._slowness - 1.0) * (self.now() - begin))
+        self.span("compute", begin)
+        if begin > self._flushed + FLUSH_SECONDS:
+            self._flushed = begin
+            self.record.flush()
+
+
+def alone(options: Options | None = None, *, folder: Path | None = None) -> ProcessRuntime:
+    """Return the runtime of a single process, which talks to nobody."""
+    return ProcessRuntime(private_store(), Place(0, 1), options or Options(), folder=folder)

@@ -1,0 +1,89 @@
+"""JSON in one of torch's key-value stores, which the launcher keeps for the learners."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import socket
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch.distributed
+
+__all__ = ["RawStore", "Store", "StoreGone", "connect_store", "keep_store", "private_store"]
+
+FOREVER = datetime.timedelta(days=365)
+c10d: Any = torch.distributed  # its type information leaves out half of what we use
+RawStore: TypeAlias = Any
+"""One of torch's stores."""
+StoreGone: type[Exception] = c10d.DistError
+
+
+class Store:
+    """JSON in one of torch's stores; a client for one thread, since a blocking call holds it."""
+
+    def __init__(self, raw: RawStore, another: Callable[[], RawStore]) -> None:
+        self.raw, self._another = raw, another
+
+    def clone(self) -> Store:
+        """Make a client for another thread."""
+        return Store(self._another(), self._another)
+
+    def set(self, key: str, value: Any) -> None:
+        """Write ``value``."""
+        self.raw.set(key, json.dumps(value))
+
+    def get(self, key: str) -> Any:
+        """Return the value, or ``None`` where there is none."""
+        return json.loads(self.raw.get(key)) if self.raw.check([key]) else None
+
+    def has(self, key: str) -> bool:
+        """Tell whether there is such a key."""
+        return bool(self.raw.check([key]))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number; return the sum."""
+        return int(self.raw.add(key, amount))
+
+    def append(self, key: str, text: str) -> None:
+        """Append to a log, without waiting for anybody."""
+        self.raw.append(key, text)
+
+    def log(self, key: str) -> str:
+        """Return a log."""
+        return str(self.raw.get(key), "ascii") if self.raw.check([key]) else ""
+
+    def settle(self, key: str, value: Any) -> Any:
+        """Write ``value`` unless somebody has written before; return what is there."""
+        return json.loads(self.raw.compare_set(key, "", json.dumps(value)))
+
+    def wait(self, key: str) -> None:
+        """Block until there is such a key."""
+        self.raw.wait([key], FOREVER)
+
+
+def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> Store:
+    """Connect to the run's store."""
+
+    def another() -> RawStore:
+        timeout = datetime.timedelta(seconds=timeout_seconds)
+        raw: RawStore = c10d.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+        return raw
+
+    return Store(another(), another)
+
+
+def keep_store(host: str, port: int = 0) -> tuple[Store, int]:
+    """Keep a store that listens on this address only; return it and its port."""
+    listener = socket.create_server((host, port))
+    port = listener.getsockname()[1]
+    raw: RawStore = c10d.TCPStore(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return Store(raw, lambda: connect_store(host, port).raw), port
+
+
+def private_store() -> Store:
+    """Return a store for a process that is alone."""
+    raw: RawStore = c10d.HashStore()
+    return Store(raw, lambda: raw)
