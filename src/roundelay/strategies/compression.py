@@ -1,0 +1,231 @@
+"""Gradient compression with error feedback, for synchronous SGD: 1-bit, top-k, PowerSGD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner, Place
+
+__all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    r"""Replace every learner's gradient by a mean that took fewer bytes, and remember what was held back.
+
+    $v_l = n_l g_l + e_l$, $q_l = Q(v_l)$, $e_l \gets v_l - q_l$, and all learners step along
+    $\frac{\sum_l q_l}{\sum_l n_l}$ with $n_l$ the frames of learner $l$ in units of a full minibatch, $Q$ the
+    compression, and $e_l$ the residual, private to the learner and 0 at first.
+
+    The residual is carried in units of $n_l g_l$, so that what was held back is sent later in full measure even where
+    minibatches are unequal; a learner that got none sends from its residual.  Buffers are never compressed.
+    """
+
+    feedback: bool = True
+    """Carry the residual to the next step; without it the compression's errors add up, and training suffers."""
+
+    def check(self) -> None:
+        """Raise `SettingsError` where a setting cannot be."""
+
+    def factors(self, me: Learner) -> Tensor:
+        """Return what is kept between steps besides the residual, equal on all learners; flat."""
+        return me.weights.new_zeros(0)
+
+    async def mean(self, me: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace ``me.grad`` by the mean; return the next residual and factors."""
+        raise NotImplementedError
+
+
+class _Gathered(Compression):
+    """A compression whose sums are not of its own form: everyone sends to everyone, and adds up in rank order."""
+
+    async def mean(self, me: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        places = parameters(me)
+        buffers = me.comm.mean(me.grad[me.tail :], me.weight) if me.tail < me.grad.numel() else None
+        value = me.grad[: me.tail].mul(me.weight).add_(residual)
+        weight = torch.tensor([me.weight], dtype=torch.float64, device=value.device)
+        message = torch.cat([weight.view(torch.uint8), self.encode(value, places)])
+        total, frames = torch.zeros_like(value), 0.0
+        for other in await me.comm.gather(message):
+            frames += float(other[:8].clone().view(torch.float64))
+            self.add(total, other[8:], places)
+        if buffers is not None:
+            await buffers
+        me.grad[: me.tail] = total.div_(frames) if frames else 0.0
+        if self.feedback:
+            residual = value.sub_(self.add(torch.zeros_like(value), message[8:], places))
+        _note(me, message.numel(), residual)
+        return residual, factors
+
+    def encode(self, value: Tensor, places: Sequence[Place]) -> Tensor:
+        """Return the bytes that stand for ``value``."""
+        raise NotImplementedError
+
+    def add(self, total: Tensor, message: Tensor, places: Sequence[Place]) -> Tensor:
+        """Add what a message stands for to ``total``, and return that."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBit(_Gathered):
+    r"""A bit per value and two numbers per row: $Q(v)_{ij} = a^+_i$ where $v_{ij} \ge 0$, else $a^-_i$.
+
+    $a^\pm_i$ are the means of the values of row $i$ on that side of 0, so that a row keeps its sum.  A row is what
+    comes into one unit; a bias is one row.
+
+    Seide, Fu, Droppo, Li & Yu, 2014, "1-bit stochastic gradient descent", who take columns of their weight matrices;
+    and whose stripes are added and quantised again on the way, where we send whole messages to everyone.
+    """
+
+    def encode(self, value: Tensor, places: Sequence[Place]) -> Tensor:
+        signs, levels = [], []
+        for place in places:
+            rows = _rows(place, value)
+            above = rows >= 0
+            count = above.sum(1)
+            up = torch.where(above, rows, 0.0).sum(1)
+            down = rows.sum(1) - up
+            levels += [up / count.clamp(min=1), down / (rows.shape[1] - count).clamp(min=1)]
+            signs.append(above.reshape(-1))
+        return torch.cat([torch.cat(levels).view(torch.uint8), pack_bits(torch.cat(signs))])
+
+    def add(self, total: Tensor, message: Tensor, places: Sequence[Place]) -> Tensor:
+        heights = [len(_rows(place, total)) for place in places]
+        split = 2 * sum(heights) * total.element_size()
+        levels = list(message[:split].clone().view(total.dtype).split([h for h in heights for _ in "+-"]))
+        signs = unpack_bits(message[split:], sum(place.tensor.numel() for place in places))
+        begin = 0
+        for k, place in enumerate(places):
+            rows = _rows(place, total)
+            above = signs[begin : begin + rows.numel()].view(rows.shape)
+            rows.add_(torch.where(above, levels[2 * k][:, None], levels[2 * k + 1][:, None]))
+            begin += rows.numel()
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(_Gathered):
+    """The largest values as they are, and nothing of the others: $Q(v)_i = v_i$ for the $k$ largest $|v_i|$, else 0.
+
+    $k$ is ``fraction`` of all values, of whatever layer.  A value takes 8 bytes, half of them for its index.
+
+    Aji & Heafield, 2017 (arXiv 1704.05021); the residual of Stich, Cordonnier & Jaggi, 2018 (arXiv 1809.07599).
+    """
+
+    fraction: float = 0.01
+
+    def check(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise SettingsError(f"strategy.compression.fraction must be above 0 and at most 1, not {self.fraction}")
+
+    def encode(self, value: Tensor, places: Sequence[Place]) -> Tensor:
+        count = max(1, round(self.fraction * sum(place.tensor.numel() for place in places)))
+        chosen = value.abs().topk(min(count, value.numel()), sorted=False).indices
+        return torch.cat([value[chosen].view(torch.uint8), chosen.to(torch.int32).view(torch.uint8)])
+
+    def add(self, total: Tensor, message: Tensor, places: Sequence[Place]) -> Tensor:
+        split = message.numel() // (total.element_size() + 4) * total.element_size()
+        values = message[:split].clone().view(total.dtype)
+        return total.index_add_(0, message[split:].clone().view(torch.int32), values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerSGD(Compression):
+    r"""Each matrix as a product of rank $r$, found by one step of the power method from the last product.
+
+    $P = \mathrm{mean}_l\, V_l B$, orthogonalised; $B \gets \mathrm{mean}_l\, V_l^\top P$; $\bar V = P B^\top$ for all,
+    and $e_l \gets V_l - \bar V$.  Both means are ordinary ones, so the cost does not grow with the number of learners.
+    Vectors, and matrices that a product would not make smaller, are not compressed.
+
+    Vogels, Karimireddy & Jaggi, 2019, "PowerSGD" (arXiv 1905.13727, algorithms 1 and 2).
+    """
+
+    rank: int = 2
+    seed: int = 0
+
+    def check(self) -> None:
+        if self.rank < 1:
+            raise SettingsError(f"strategy.compression.rank must be at least 1, not {self.rank}")
+
+    def factors(self, me: Learner) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        size = sum(self.rank * _rows(place, me.grad).shape[1] for place in self._matrices(me))
+        return torch.randn(size, generator=generator).to(me.weights)
+
+    async def mean(self, me: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        value = me.grad.mul(me.weight)
+        value[: me.tail] += residual
+        matrices = self._matrices(me)
+        rest = [place for place in me.places if place not in matrices]
+        rows = [_rows(place, value) for place in matrices]
+        heights, widths = [v.shape[0] for v in rows], [v.shape[1] for v in rows]
+        left = _flat([v @ b for v, b in zip(rows, self._cut(factors, widths), strict=True)], value)
+        plain = _flat([value.new_tensor([me.weight]), *(value[place.part] for place in rest)], value)
+        for mean in [me.comm.mean(left), me.comm.mean(plain)]:
+            await mean
+        bases = [torch.linalg.qr(p).Q for p in self._cut(left, heights)]
+        factors = _flat([v.T @ p for v, p in zip(rows, bases, strict=True)], value)
+        await me.comm.mean(factors)
+        for place, base, b in zip(matrices, bases, self._cut(factors, widths), strict=True):
+            torch.mm(base, b.T, out=_rows(place, me.grad))
+        for place, part in zip(rest, plain[1:].split([place.tensor.numel() for place in rest]), strict=True):
+            me.grad[place.part] = part
+        if self.feedback:
+            residual = value[: me.tail] - me.grad[: me.tail]
+            for place in rest:
+                residual[place.part] = 0.0
+        me.grad.div_(plain[0]) if plain[0] else me.grad.zero_()
+        _note(me, (left.numel() + plain.numel() + factors.numel()) * value.element_size(), residual)
+        return residual, factors
+
+    def _cut(self, flat: Tensor, heights: Sequence[int]) -> list[Tensor]:
+        """Return matrices of ``rank`` columns."""
+        return [part.view(-1, self.rank) for part in flat.split([self.rank * height for height in heights])]
+
+    def _matrices(self, me: Learner) -> list[Place]:
+        shapes = [(place, *_rows(place, me.grad).shape) for place in parameters(me) if place.tensor.ndim > 1]
+        return [place for place, m, n in shapes if self.rank * (m + n) < m * n and self.rank <= min(m, n)]
+
+
+COMPRESSIONS: dict[str, type[Compression]] = {"one-bit": OneBit, "powersgd": PowerSGD, "top-k": TopK}
+"""By the name that an experiment gives."""
+
+
+def parameters(me: Learner) -> list[Place]:
+    """Return the places of all trained parameters."""
+    return [place for place in me.places if place.part.start < me.tail]
+
+
+def _note(me: Learner, sent_bytes: int, residual: Tensor) -> None:
+    me.note("message_bytes", sent_bytes)
+    me.note("residual", float(torch.linalg.vector_norm(residual)))
+
+
+def _flat(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts]) if parts else like.new_zeros(0)
+
+
+def pack_bits(bits: Tensor) -> Tensor:
+    """Return eight of ``bits`` a byte, the first in the lowest."""
+    padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.numel() % 8)).view(-1, 8)
+    return padded.mul_(_powers(bits)).sum(1, dtype=torch.uint8)
+
+
+def unpack_bits(data: Tensor, count: int) -> Tensor:
+    """Return the first ``count`` bits of ``data``."""
+    return (data[:, None] & _powers(data)).ne(0).reshape(-1)[:count]
+
+
+def _powers(like: Tensor) -> Tensor:
+    return torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=like.device)
+
+
+def _rows(place: Place, vector: Tensor) -> Tensor:
+    """Return a parameter's part of ``vector`` as a matrix, one row for what comes into one unit."""
+    view = place.view(vector)
+    return view.reshape(len(view), -1) if view.ndim > 1 else view.reshape(1, -1)
