@@ -75,7 +75,8 @@ class Claims:
 
     def __init__(self, left: Sequence[int], groups: Sequence[Sequence[int]], learner: int, budget: Budget) -> None:
         self.left = left
-        self.group = next(list(group) for group in groups if learner in group)
+        likely = groups[min(learner, len(groups) - 1)]
+        self.group = likely if learner in likely else next(group for group in groups if learner in group)
         self.seat = self.group.index(learner)
         self.alone = len(groups) == 1
         self.round = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, overload
 
 from torch import Tensor
 
@@ -92,4 +92,22 @@ class Asynchronous(Strategy):
 
     def pace(self, size: int) -> Sequence[Sequence[int]]:
         """Each learner alone."""
-        return [[learner] for learner in range(size)]
+        return _Singles(size)
+
+
+class _Singles(Sequence[Sequence[int]]):
+    """The groups of one, without a list of them: there may be thousands of learners, and each asks."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sequence[int]]: ...
+    def __getitem__(self, index: int | slice) -> Sequence[int] | Sequence[Sequence[int]]:
+        numbers = range(self._size)[index]
+        return (numbers,) if isinstance(numbers, int) else [(number,) for number in numbers]

@@ -9,6 +9,7 @@ back to the snapshot, the minibatch is given back, and the survivors assemble an
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -98,7 +99,8 @@ class Training:
         await self._merge(view)
         newcomer, self.holds = not self.holds, True
         await self._begin_strategy(view.plan["holders"][0] if view.epoch else None, newcomer=newcomer)
-        self.claim_from([number for begin, end in view.plan["left"] for number in range(begin, end)])
+        left = [range(begin, end) for begin, end in view.plan["left"]]
+        self.claim_from(left[0] if len(left) == 1 else list(itertools.chain.from_iterable(left)))
 
     def _resolve(self, reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
         """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model."""
@@ -148,7 +150,7 @@ class Training:
             self.me.at(self.stretches[self.stretch].end - len(left))
         self.claims = Claims(left, groups, 0 if self.me.serves else self.me.number, self.budget)
         self.group: Communicator | None = None
-        if self.claims.counted and any(len(group) > 1 for group in groups):
+        if self.claims.counted and self.learners > len(groups):
             ranks = [[servers + member for member in group] for group in groups]
             self.group = self.world.split([*([server] for server in range(servers)), *ranks])
 
@@ -219,7 +221,8 @@ class Training:
             await self.acting.rest(self.me)
         await self.world.mean(torch.zeros(1))  # all have finished: no request is under way
         self.runtime.stand_still(still=True)
-        stop = await self._evaluate(stretch.end) if stretch.evaluate else False
+        wanted = stretch.evaluate and (self.task.held_out or self.me.debug)
+        stop = await self._evaluate(stretch.end) if wanted else False
         self.stretch = len(self.stretches) if stop else self.stretch + 1
         if self.stretch < len(self.stretches):
             now = self.stretches[self.stretch]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import random
 from collections.abc import Callable, Coroutine, Generator
@@ -55,6 +56,7 @@ class Task(Generic[T]):
             awaited = self._work.send(None)
         except StopIteration as stop:
             self._kernel.tasks.pop(self, None)
+            del self._resume  # a cycle: let it go now, not when the garbage is collected
             self._kernel.happen(self.end, stop.value)
         except Exception as error:
             error.add_note(f"in {self.label}, at {self._kernel.now:.6f} s of virtual time")
@@ -118,9 +120,13 @@ class Kernel:
     def run(self) -> None:
         """Let everything happen that will; complain if someone then still waits."""
         agenda, pop = self._agenda, heapq.heappop
-        while agenda:
-            self.now, _, _, action = pop(agenda)
-            action()
+        gc.freeze()  # what is there already need not be searched for garbage again and again
+        try:
+            while agenda:
+                self.now, _, _, action = pop(agenda)
+                action()
+        finally:
+            gc.unfreeze()
         if self.tasks:
             waits = "; ".join(f"{task.label} awaits {task.awaits.label}" for task in self.tasks if task.awaits)
             raise Deadlock(f"deadlock at {self.now:.6f} s of virtual time: {waits}")

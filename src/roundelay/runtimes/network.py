@@ -32,17 +32,19 @@ class Network:
         self.kernel, self.cluster, self.homes = kernel, cluster, homes
         self.scale = 1.0  # how much larger the model is said to be than it is
         self.still = False  # while learners meet, messages cost nothing
-        self._ports: dict[tuple[str, int], _Port] = {}
+        self._learners = [(_Port(), _Port()) for _ in homes]  # out and in, inside the node
+        self._nodes = {home: (_Port(), _Port()) for home in homes}  # out and in, between nodes
         self._links: dict[tuple[int, ...], tuple[Link, tuple[_Port, ...]]] = {}
 
     def transfer(self, x_bytes: float, source: int, target: int) -> tuple[float, float]:
         """Send bytes now; return in how many seconds they arrive, and how many of these they are on the way."""
         if self.still or source == target:
             return 0.0, 0.0
-        inside = self.homes[source] == self.homes[target]
-        link = self.cluster.inside if inside else self.cluster.between
-        way_out = self._port("learner out", source) if inside else self._port("node out", self.homes[source])
-        way_in = self._port("learner in", target) if inside else self._port("node in", self.homes[target])
+        home, away = self.homes[source], self.homes[target]
+        if home == away:
+            link, way_out, way_in = self.cluster.inside, self._learners[source][0], self._learners[target][1]
+        else:
+            link, way_out, way_in = self.cluster.between, self._nodes[home][0], self._nodes[away][1]
         seconds = x_bytes * self.scale / link.bandwidth
         begin = max(self.kernel.now, way_out.free, way_in.free)
         way_out.free = way_in.free = begin + seconds
@@ -75,13 +77,8 @@ class Network:
             nodes = sorted({self.homes[member] for member in members})
             inside, between = self.cluster.inside, self.cluster.between
             if len(nodes) == 1:
-                ports = [self._port(f"learner {way}", member) for member in members for way in ("out", "in")]
-                self._links[members] = (inside, tuple(ports))
+                self._links[members] = (inside, tuple(port for member in members for port in self._learners[member]))
             else:
                 slowest = Link(between.latency_seconds, min(inside.bandwidth, between.bandwidth))
-                ports = [self._port(f"node {way}", node) for node in nodes for way in ("out", "in")]
-                self._links[members] = (slowest, tuple(ports))
+                self._links[members] = (slowest, tuple(port for node in nodes for port in self._nodes[node]))
         return self._links[members]
-
-    def _port(self, kind: str, number: int) -> _Port:
-        return self._ports.setdefault((kind, number), _Port())

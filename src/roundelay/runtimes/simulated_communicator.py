@@ -31,9 +31,11 @@ class Seat:
     free: float = 0.0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Call:
     """One rank's call of a collective."""
+
+    rank: int
 
     verb: str
     x: Tensor
@@ -41,15 +43,17 @@ class _Call:
     done: Event[Any]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Moving:
     """How long the bytes of a verb are on the way; the rest of its time is waiting."""
 
     what: str
+    comm: SimulatedCommunicator
+    peer: int | None = None
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return self.what
+        return self.what if self.peer is None else f"{self.what} {self.comm.name_of(self.peer)}"
 
 
 @dataclass
@@ -57,7 +61,7 @@ class Group:
     """What all members of a communicator share."""
 
     members: tuple[int, ...]
-    collectives: dict[int, list[_Call | None]] = field(default_factory=dict)
+    collectives: dict[int, list[_Call]] = field(default_factory=dict)
     mail: dict[tuple[int, int, int], Event[Tensor]] = field(default_factory=dict)
     splits: dict[tuple[int, int], Group] = field(default_factory=dict)
 
@@ -115,8 +119,7 @@ class SimulatedCommunicator:
         sim = self.sim
         box = self._box(self.rank, to, self._next(self._sent, to))
         seconds, moving = sim.send(x.nbytes, self.members[self.rank], self.members[to])
-        assert isinstance(box.label, _Moving)
-        box.label.seconds = moving
+        box.label.seconds = moving  # type: ignore[attr-defined]  # a _Moving
         copy = x.clone()
         sim.kernel.after(seconds, lambda: None if box.done else sim.kernel.happen(box, copy))
         return _Verb(self, self._box(of, self.rank, self._next(self._received, of)))
@@ -124,10 +127,9 @@ class SimulatedCommunicator:
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to`` serve our ``x``."""
         self._check_epoch()
-        label = _Moving(f"the answer of {self._name(to)}")
-        answer: Event[Tensor] = Event(label)
+        answer: Event[Tensor] = Event(_Moving("the answer of", self, to))
         self.sim.pending[answer] = None
-        self.sim.kernel.spawn(self._ask(x.clone(), to, answer, label), f"request of {self._name(self.rank)}")
+        _Request(self, x.clone(), to, answer)
         return _Verb(self, answer)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
@@ -138,40 +140,6 @@ class SimulatedCommunicator:
         group = self.group.splits.setdefault((self._splits, index), Group(tuple(self.members[rank] for rank in ranks)))
         return SimulatedCommunicator(self.sim, group, ranks.index(self.rank))
 
-    # -- requests -----------------------------------------------------------------------------------------------
-
-    async def _ask(self, x: Tensor, to: int, answer: Event[Tensor], label: _Moving) -> None:
-        sim, mine, theirs = self.sim, self.members[self.rank], self.members[to]
-        seat = sim.seats[theirs]
-        seconds, moving = sim.send(x.nbytes, mine, theirs)
-        await sim.kernel.sleep(seconds)
-        learner, strategy = await seat.opened
-        begin = max(sim.kernel.now, seat.free)
-        busy = 0.0 if sim.network.still else x.nbytes * sim.network.scale / sim.cluster.serving_bandwidth
-        seat.free = begin + busy
-        await sim.kernel.sleep(seat.free - sim.kernel.now)
-        if sim.epoch != self.epoch or sim.over:
-            return
-        sim.record.span("serve", seat.who, begin, seat.free, of=self.rank)
-        given = strategy.serve(learner, x, self.rank)
-        sim.logged("serve", theirs, self.rank)
-
-        def send(reply: Tensor) -> None:
-            back, moving_back = sim.send(reply.nbytes, theirs, mine)
-            label.seconds = moving + moving_back + busy
-            copy = reply.clone()
-            sim.kernel.after(back, lambda: arrive(copy))
-
-        def arrive(reply: Tensor) -> None:
-            if not answer.done:
-                sim.pending.pop(answer, None)
-                sim.kernel.happen(answer, reply)
-
-        if isinstance(given, Later):
-            given.then(send)
-        else:
-            send(given)
-
     # -- collectives --------------------------------------------------------------------------------------------
 
     def _collective(
@@ -180,23 +148,20 @@ class SimulatedCommunicator:
         self._check_epoch()
         self._collectives += 1
         number, sim = self._collectives, self.sim
-        calls = self.group.collectives.setdefault(number, [None] * self.size)
-        label = _Moving(f"{verb} {number} of {self.size} ranks")
-        call = _Call(verb, x, argument, Event(label))
-        other = next((rank for rank, made in enumerate(calls) if made is not None), None)
-        if other is not None:
-            self._check_match(number, other, calls[other], call)
-        calls[self.rank] = call
+        calls = self.group.collectives.setdefault(number, [])
+        call = _Call(self.rank, verb, x, argument, Event(_Moving(f"{verb} {number} of {self.size} ranks", self)))
+        if calls:
+            self._check_match(number, calls[0], call)
+        calls.append(call)
         sim.pending[call.done] = None
-        if all(made is not None for made in calls):
-            made = [c for c in calls if c is not None]
+        if len(calls) == self.size:
             del self.group.collectives[number]
-            seconds, moving = sim.network.collective(verb, max(c.x.nbytes for c in made), self.members)
-            for member, c in zip(self.members, made, strict=True):
-                assert isinstance(c.done.label, _Moving)
-                c.done.label.seconds = moving
-                sim.count_collective(verb, c.x.nbytes, member, self.size)
-            sim.kernel.after(seconds, lambda: deliver(made))
+            calls.sort(key=lambda made: made.rank)
+            seconds, moving = sim.network.collective(verb, max(made.x.nbytes for made in calls), self.members)
+            for member, made in zip(self.members, calls, strict=True):
+                made.done.label.seconds = moving  # type: ignore[attr-defined]  # a _Moving
+                sim.count_collective(verb, made.x.nbytes, member, self.size)
+            sim.kernel.after(seconds, lambda: deliver(calls))
         return _Verb(self, call.done)
 
     def _mean(self, calls: list[_Call]) -> None:
@@ -228,14 +193,13 @@ class SimulatedCommunicator:
         self.sim.pending.pop(call.done, None)
         self.sim.kernel.happen(call.done, value)
 
-    def _check_match(self, number: int, other: int, theirs: _Call | None, mine: _Call) -> None:
-        assert theirs is not None
+    def _check_match(self, number: int, theirs: _Call, mine: _Call) -> None:
         same_shape = mine.verb == "gather" or theirs.x.shape == mine.x.shape
         same_root = mine.verb != "broadcast" or theirs.argument == mine.argument
         if theirs.verb != mine.verb or theirs.x.dtype != mine.x.dtype or not (same_shape and same_root):
             raise Mismatch(
-                f"collective {number}: {self._name(other)} called {_signature(theirs)}, "
-                f"{self._name(self.rank)} called {_signature(mine)}"
+                f"collective {number}: {self.name_of(theirs.rank)} called {_signature(theirs)}, "
+                f"{self.name_of(self.rank)} called {_signature(mine)}"
             )
 
     # -- odds and ends ------------------------------------------------------------------------------------------
@@ -244,14 +208,15 @@ class SimulatedCommunicator:
         if self.sim.over or self.epoch != self.sim.epoch:
             raise LearnerLost(self.sim.why)
 
-    def _name(self, rank: int) -> str:
+    def name_of(self, rank: int) -> str:
+        """Return the name of one of the group."""
         return self.sim.seats[self.members[rank]].who
 
     def _box(self, source: int, target: int, number: int) -> Event[Tensor]:
         key = (source, target, number)
         box = self.group.mail.get(key)
         if box is None:
-            box = self.group.mail[key] = Event(_Moving(f"exchange {number} from {self._name(source)}"))
+            box = self.group.mail[key] = Event(_Moving(f"exchange {number} from", self, source))
             self.sim.pending[box] = None
         else:
             del self.group.mail[key]  # the other side has it
@@ -261,6 +226,54 @@ class SimulatedCommunicator:
     def _next(counts: dict[int, int], peer: int) -> int:
         counts[peer] = counts.get(peer, 0) + 1
         return counts[peer]
+
+
+class _Request:
+    """A request on its way: there, into the queue of those to be served, and back."""
+
+    def __init__(self, comm: SimulatedCommunicator, x: Tensor, to: int, answer: Event[Tensor]) -> None:
+        self.comm, self.sim, self.x, self.answer = comm, comm.sim, x, answer
+        self.source, self.target = comm.members[comm.rank], comm.members[to]
+        seconds, self.moving = self.sim.send(x.nbytes, self.source, self.target)
+        self.sim.kernel.after(seconds, self.arrive)
+
+    def arrive(self) -> None:
+        """Queue for being served, once the learner lets requests in."""
+        sim, seat = self.sim, self.sim.seats[self.target]
+        if not seat.opened.done:
+            seat.opened.waiting.append(self.arrive)
+            return
+        self.begin = max(sim.kernel.now, seat.free)
+        busy = 0.0 if sim.network.still else self.x.nbytes * sim.network.scale / sim.cluster.serving_bandwidth
+        seat.free, self.moving = self.begin + busy, self.moving + busy
+        sim.kernel.after(seat.free - sim.kernel.now, self.serve)
+
+    def serve(self) -> None:
+        """Have the strategy answer."""
+        sim, seat = self.sim, self.sim.seats[self.target]
+        if self.answer.done:  # the epoch is over
+            return
+        learner, strategy = seat.opened.value
+        sim.record.span("serve", seat.who, self.begin, sim.kernel.now, of=self.comm.rank)
+        given = strategy.serve(learner, self.x, self.comm.rank)
+        sim.logged("serve", self.target, self.comm.rank)
+        if isinstance(given, Later):
+            given.then(self.reply)
+        else:
+            self.reply(given)
+
+    def reply(self, answer: Tensor) -> None:
+        """Send the answer back."""
+        seconds, moving = self.sim.send(answer.nbytes, self.target, self.source)
+        self.answer.label.seconds = self.moving + moving  # type: ignore[attr-defined]  # a _Moving
+        copy = answer.clone()
+        self.sim.kernel.after(seconds, lambda: self.deliver(copy))
+
+    def deliver(self, answer: Tensor) -> None:
+        """Let the answer be there."""
+        if not self.answer.done:
+            self.sim.pending.pop(self.answer, None)
+            self.sim.kernel.happen(self.answer, answer)
 
 
 def _signature(call: _Call) -> str:

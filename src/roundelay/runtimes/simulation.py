@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from roundelay.budget import Budget
 from roundelay.errors import LearnerLost, SettingsError
 from roundelay.learner import Learner
 from roundelay.record import Record
@@ -19,10 +20,11 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.kernel import Event, Kernel, Task
 from roundelay.runtimes.network import Network
 from roundelay.runtimes.simulated_communicator import Group, Seat, SimulatedCommunicator
+from roundelay.runtimes.standin import StandInLearner, StandInTask, mean_of_stand_ins
 from roundelay.strategy import Strategy
 from roundelay.training import Training
 
-__all__ = ["Outcome", "SimulatedRuntime", "Simulation", "simulate"]
+__all__ = ["Outcome", "SimulatedRuntime", "Simulation", "simulate", "time_only"]
 
 FORWARD = 1 / 3  # of a gradient's time, the backward pass being about twice the forward pass
 
@@ -56,7 +58,7 @@ class Simulation:
         self.counts: dict[str, int] = {}
         self.safe: dict[int, list[int]] = {}  # what each learner has put down as surely trained
         self.tasks: dict[int, Task[Any]] = {}
-        self.mean_of = mean_of
+        self.mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None] = mean_of
         self.log: list[tuple[str, int, int]] | None = None
         self._arrivals: dict[int, tuple[Learner, dict[str, Any], Resolve, Event[View]]] = {}
         self._members = list(self.alive)
@@ -226,8 +228,33 @@ def simulate(
 ) -> Outcome:
     """Train ``learners`` learners in this process, in virtual time; ``make`` makes the training of one."""
     sim = Simulation(cluster, learners=learners, servers=servers, seed=seed, record=record, shuffle=shuffle)
+    return _run(sim, make)
+
+
+def time_only(
+    strategy: Strategy, cluster: Cluster, *, learners: int, steps: int, frames: int = 256, seed: int = 0
+) -> Outcome:
+    """Let ``strategy`` run on ``learners`` learners for what it costs in time, without a model.
+
+    ``cluster.model_bytes`` says how large the model would be; each learner takes about ``steps`` steps.
+    """
+    sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed)
+    sim.mean_of = mean_of_stand_ins
+    budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)
+    task = StandInTask(budget.per_epoch, frames)
+
+    def make(runtime: SimulatedRuntime) -> Training:
+        me = StandInLearner(parameters)
+        me.nominal_frames = frames
+        return Training(me, strategy, runtime, task=task, budget=budget)
+
+    return _run(sim, make)
+
+
+def _run(sim: Simulation, make: Callable[[SimulatedRuntime], Training]) -> Outcome:
+    cluster = sim.cluster
     trainings, tasks = [], []
-    for seat in range(learners + servers):
+    for seat in range(sim.learners + sim.servers):
         training = make(SimulatedRuntime(sim, seat))
         if cluster.model_bytes is not None:
             sim.network.scale = cluster.model_bytes / training.me.weights.nbytes
