@@ -42,7 +42,7 @@ class Aligner:
         self._jobs, self._progress = jobs, progress
 
     def _features(self, split: str) -> Store:
-        return Store(self._folder / "features" / split)
+        return Store(self._folder / "features" / split, private=True)  # torch warns of what it cannot write to
 
     def _originals(self, split: str) -> dict[str, list[str]]:
         """Map each utterance that is aligned by itself to the noisy copies that share its alignment."""

@@ -38,7 +38,9 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         if error.filename is None and error.strerror:
-            raise DataError(f"{path}: {error.strerror}; nothing half-written was kept") from error
+            raise DataError(
+                f"{path}: {error.strerror}; what is half-written does not count, so free some space and go on"
+            ) from error
         raise
 
 

@@ -16,6 +16,8 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.speech.lexicon import SILENCE
+
 Array = npt.NDArray[np.float32]
 Span = tuple[str, float, float]
 """A label, and where it begins and ends in seconds."""
@@ -37,7 +39,8 @@ class Picture:
     frame_shift_seconds: float
     phones: Sequence[Span]
     words: Sequence[Span]
-    silence: str = "sil"
+    offset: float = 0.0
+    """Seconds from the first sample to where the first frame is drawn."""
 
     @property
     def seconds(self) -> float:
@@ -56,7 +59,7 @@ def draw(picture: Picture) -> str:
     rows += _features(picture, scale, top)
     top += _HEAT + _GAP
     for name, spans in (("phones", picture.phones), ("words", picture.words)):
-        rows += _spans(name, spans, scale, top, picture.silence)
+        rows += _spans(name, spans, scale, top)
         top += _ROW + 4
     rows += _boundaries(picture, scale, wave_top, top)
     rows += _axis(picture.seconds, scale, top)
@@ -101,16 +104,16 @@ def _features(picture: Picture, scale: float, top: float) -> list[str]:
     image = base64.b64encode(png(colours(picture.features.T[::-1]))).decode() if len(picture.features) else ""
     return [
         _label("features", top, _HEAT),
-        f"<image x='{_LEFT}' y='{top}' width='{width:.1f}' height='{_HEAT}' preserveAspectRatio='none' "
+        f"<image x='{_LEFT + picture.offset * scale:.1f}' y='{top}' width='{width:.1f}' height='{_HEAT}' preserveAspectRatio='none' "
         f"style='image-rendering:pixelated' href='data:image/png;base64,{image}'/>",
     ]
 
 
-def _spans(name: str, spans: Sequence[Span], scale: float, top: float, silence: str) -> list[str]:
+def _spans(name: str, spans: Sequence[Span], scale: float, top: float) -> list[str]:
     rows = [_label(name, top, _ROW)]
     for i, (text, begin, end) in enumerate(spans):
         x, width = _LEFT + begin * scale, (end - begin) * scale
-        fill = "#f2f2f2" if text == silence else ("#d7e8f7", "#fbe6cf")[i % 2]
+        fill = "#f2f2f2" if text == SILENCE else ("#d7e8f7", "#fbe6cf")[i % 2]
         rows.append(
             f"<rect x='{x:.1f}' y='{top:.1f}' width='{width:.1f}' height='{_ROW}' fill='{fill}' stroke='#888' "
             f"stroke-width='0.5'><title>{escape(text)} {begin:.2f}-{end:.2f} s</title></rect>"

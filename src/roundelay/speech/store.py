@@ -45,10 +45,12 @@ class Store(Mapping[str, Array]):
     """Read a store: a mapping from utterances to arrays (T, F), or (T,) where rows are single numbers.
 
     Arrays are read-only views of the mapped files: nothing is copied, and the pages are the operating system's to drop.
+    With ``private`` they may be written to, which changes neither file nor other readers, for code that insists on it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, private: bool = False) -> None:
         self.folder = Path(folder)
+        self._private = private
         if not (self.folder / INDEX).is_file():
             raise DataError(f"{self.folder}: no whole store there ({INDEX} is missing)")
         index = read_json(self.folder / INDEX)
@@ -111,7 +113,7 @@ class Store(Mapping[str, Array]):
             if path.stat().st_size == 0:
                 mapped = np.empty((0, *shape[1:]), self.dtype)
             else:
-                mapped = np.memmap(path, self.dtype, mode="r").reshape(shape)
+                mapped = np.memmap(path, self.dtype, mode="c" if self._private else "r").reshape(shape)
             self._maps[number] = mapped
         return mapped
 
@@ -149,14 +151,19 @@ class _OpenShard:
         self.rows.append(len(data))
 
     def close(self) -> Shard:
-        with naming(self._path):
-            self._file.close()
-            flush(self._path)
+        try:
+            with naming(self._path):
+                self._file.close()
+                flush(self._path)
+        except DataError:
+            self.abandon()
+            raise
         return Shard(self.ids, self.rows, self._total.hexdigest())
 
     def abandon(self) -> None:
         with contextlib.suppress(OSError):  # what could not be written is lost anyway
             self._file.close()
+        self._path.unlink(missing_ok=True)
 
 
 def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[str, Array]]) -> Shard:
@@ -207,8 +214,8 @@ def write_index(folder: Path, shards: Sequence[Shard], dim: int, dtype: str) -> 
 def fresh(folder: str | os.PathLike[str]) -> Path:
     """Empty a store's folder, the index first, and make it where it is not there."""
     folder = Path(folder)
-    with contextlib.suppress(FileNotFoundError):
-        (folder / INDEX).unlink()
+    (folder / INDEX).unlink(missing_ok=True)
+    if folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

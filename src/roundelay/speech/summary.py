@@ -155,7 +155,7 @@ def picture(data: Prepared, split: str, utterance: str) -> str:
         Picture(
             f"{utterance}: {' '.join(source.words)}", read_samples(source, settings.rate), settings.rate,
             data.features(split)[utterance], shift, spans(data.phones(split), lexicon.phones, 0),
-            spans(data.words(split), lexicon.words, 1), lexicon.silence,
+            spans(data.words(split), lexicon.words, 1), offset,
         )
     )  # fmt: skip
 
