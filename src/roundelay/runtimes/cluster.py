@@ -131,7 +131,7 @@ class _Durations:
     def __init__(self, cluster: Cluster, learner: int, seed: int) -> None:
         self.compute = compute = cluster.compute
         self.random = random.Random(f"{seed} {learner}")  # noqa: S311 (not for secrets)
-        self.slowness = compute.slowness[learner] if learner < len(compute.slowness) else 1.0
+        self.slowness = compute.slowness[learner] if 0 <= learner < len(compute.slowness) else 1.0
         self.stragglers = [s for s in cluster.stragglers if s.learner == learner]
         self.trace: Iterator[float] | None = None
         if compute.trace:
