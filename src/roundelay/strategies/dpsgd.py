@@ -1,0 +1,64 @@
+"""D-PSGD, synchronous decentralized SGD: each learner mixes with its neighbours only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from roundelay.learner import Learner
+from roundelay.strategies.mixing import Given, Mixing, find_topology
+from roundelay.strategy import Strategy
+
+
+@dataclass
+class DPSGD(Strategy):
+    r"""Mix with the neighbours while the gradient is computed, then take the step.
+
+    $W_{k+1} = W_k T_k - \gamma\, G(W_k)$, where column $l$ of $W$ holds the weights of learner $l$, column $l$ of $G$
+    its gradient at them, and $T_k$ is symmetric and doubly stochastic.  For one learner of a ring: $w_l \gets \frac13
+    (w_{l-1} + w_l + w_{l+1}) - \gamma g_l(w_l)$.
+
+    Mixing and gradient both start from $W_k$, so that they overlap.  $T_k$ keeps the mean of all weights; how far
+    learners stray from it depends on the spectral gap of $T_k$ (`roundelay theory`).
+
+    Lian et al., 2017, "Can decentralized algorithms outperform centralized algorithms?" (D-PSGD); as SD-PSGD, with the
+    ring and the random ring, in Zhang et al., 2020 (arXiv 2002.10502).  Departures: ``exponential`` is directed, hence
+    $T_k$ not symmetric, though doubly stochastic; a ``matrix`` of one's own must be both.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("steps",)
+    conserves: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+
+    topology: Literal["ring", "random-ring", "complete", "exponential"] = "ring"
+    matrix: list[list[float]] | None = None  # T, in place of a topology
+    seed: int = 0  # of the random ring
+
+    def check(self, size: int) -> None:
+        self._wanted().check(size)
+
+    def setup(self, me: Learner) -> None:
+        self.steps, self.remark = 0, ""
+        self.mixing = self._wanted()
+        if isinstance(self.mixing, Given) and len(self.mixing.rows) != me.comm.size:
+            self.remark = f"the mixing matrix does not fit {me.comm.size} learners: a ring until it does"
+            self.mixing = Mixing(find_topology("ring"))
+
+    def overlap(self, me: Learner) -> None:
+        self.arriving = [
+            (share, me.comm.exchange(me.weights, to=link.to, of=link.of))
+            for link, share in self.mixing.shares(me.comm.rank, me.comm.size, self.steps)
+        ]
+
+    async def step(self, me: Learner) -> None:
+        mixed = me.weights * (1.0 - sum(share for share, _ in self.arriving))
+        for share, theirs in self.arriving:
+            mixed.add_(await theirs, alpha=share)
+        me.weights.copy_(mixed)
+        me.descend()
+        self.steps += 1
+
+    def _wanted(self) -> Mixing | Given:
+        if self.matrix is not None:
+            return Given(tuple(tuple(row) for row in self.matrix))
+        return Mixing(find_topology(self.topology, seed=self.seed))
