@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
+from roundelay.strategies.mixing import Mixing, find_topology, fitting
 from roundelay.strategy import OptimizerState, Strategy
 
 
@@ -17,27 +18,54 @@ class Averaging(Strategy):
     $w_l \gets w_l - \gamma g_l(w_l)$, and after every ``period``-th step
     $w_l \gets \frac{\sum_k n_k w_k}{\sum_k n_k}$ with $n_k$ the frames of learner $k$ since the last average.
 
-    Su, Chen & Xu, 2015 (arXiv 1507.01239, equations 1 and 2) average every 10 minibatches; weighting by frames, which
-    uneven shards need, follows the BSP of Li et al., 2017 (arXiv 1703.05880).
+    Instead of with all, one may average with some: ``butterfly``, in round $r$ with the learner at $l \oplus 2^r$, one
+    half each; ``ring``, with both neighbours, one third each; ``hopping-ring``, with the learner $r+1$ places back, one
+    half each.  These are cheaper, leave learners apart, and take no heed of frames.
+
+    Su, Chen & Xu, 2015 (arXiv 1507.01239, equations 1 and 2) average every 10 minibatches at a rate that grows with the
+    number of learners; butterfly and rings are options of their program.  Weighting by frames, which uneven shards
+    need, follows the BSP of Li et al., 2017 (arXiv 1703.05880), whose period is 25600 frames of each learner.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("steps", "frames")
+    state: ClassVar[tuple[str, ...]] = ("steps", "frames", "rounds")
 
-    period: int = 10
+    period: int = 10  # steps
+    period_frames: int | None = None  # of each learner; in place of the steps, and rounded up to whole minibatches
+    topology: Literal["all-reduce", "butterfly", "ring", "hopping-ring"] = "all-reduce"
     optimizer_state: OptimizerState = "keep"
 
     def check(self, size: int) -> None:
-        if self.period < 1:
-            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        for name in ("period", "period_frames"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
+        if self.topology != "all-reduce":
+            find_topology(self.topology).check(size)
+            if self.optimizer_state == "average":
+                raise SettingsError(f"strategy.optimizer_state 'average' needs all-reduce, not {self.topology!r}")
 
     def setup(self, me: Learner) -> None:
-        self.steps = self.frames = 0
+        self.steps = self.frames = self.rounds = 0
+        self.every = self.period if self.period_frames is None else -(-self.period_frames // me.nominal_frames)
+        self.remark = ""
+        if self.topology != "all-reduce":
+            wanted = find_topology(self.topology)
+            self.mixing = Mixing(fitting(wanted, me.comm.size))
+            if self.mixing.topology is not wanted:
+                self.remark = f"{wanted.name} does not fit {me.comm.size} learners: {self.mixing.topology.name} instead"
 
     async def step(self, me: Learner) -> None:
         me.descend()
         self.steps, self.frames = self.steps + 1, self.frames + me.frames
-        if self.steps % self.period == 0:
+        if self.steps % self.every == 0:
             weight = self.frames / me.nominal_frames
-            await me.comm.mean(me.weights, weight)
+            await (me.comm.mean(me.weights, weight) if self.topology == "all-reduce" else self.mix(me))
             await me.settle(self.optimizer_state, me.comm, weight)
-            self.frames = 0
+            self.frames, self.rounds = 0, self.rounds + 1
+
+    async def mix(self, me: Learner) -> None:
+        """Average with this round's partners."""
+        shares = self.mixing.shares(me.comm.rank, me.comm.size, self.rounds)
+        arriving = [(share, me.comm.exchange(me.weights, to=link.to, of=link.of)) for link, share in shares]
+        me.weights.mul_(1.0 - sum(share for share, _ in arriving))
+        for share, theirs in arriving:
+            me.weights.add_(await theirs, alpha=share)
