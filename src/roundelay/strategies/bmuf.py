@@ -1,0 +1,87 @@
+"""BMUF, blockwise model-update filtering: model averaging with a momentum over whole blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner
+from roundelay.strategy import OptimizerState, Strategy
+
+
+@dataclass
+class BMUF(Strategy):
+    r"""Learners descend on their own for a block; then the mean of what they did is one step with momentum.
+
+    All start a block at $W^g(t-1)$.  After ``block`` steps, with $\bar W(t)$ the mean of the learners' weights,
+
+    $G(t) = \bar W(t) - W^g(t-1)$,  $\Delta(t) = \eta\,\Delta(t-1) + \zeta\,G(t)$,  $W(t) = W(t-1) + \Delta(t)$,
+
+    and all go on from $W^g(t) = W(t)$ with the classical block momentum, from $W^g(t) = W(t) + \eta\,\Delta(t)$ with
+    Nesterov's.  The model is $W$, not $W^g$.
+
+    Each of $N$ learners contributes $1/N$ of a mean; a filter with the gain $1/(1-\eta) = N$ makes up for it at an
+    unchanged learning rate, hence the default $\eta = 1 - 1/N$.  The Nesterov form is the recursion of
+    ``torch.optim.SGD(lr=zeta, momentum=eta, nesterov=True)`` along $-G$; what CNTK and fairseq call by that name has
+    $1+\eta$ times its gain (docs/strategies/bmuf.md has the conversions).
+
+    Chen & Huo, 2016, "Scalable training of deep learning machines by incremental block training with intra-block
+    parallel optimization and blockwise model-update filtering" (CBM and NBM).  Departure: a run that ends within a
+    block adds that block's $\zeta\,G$ to the model.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("model", "delta", "steps")
+    shared: ClassVar[tuple[str, ...]] = ("delta",)
+
+    block: int = 50  # tau, in steps
+    block_frames: int | None = None  # of each learner; in place of the steps, and rounded up to whole minibatches
+    momentum: float | None = None  # eta; 1 - 1/N by default
+    rate: float = 1.0  # zeta
+    form: Literal["nesterov", "classical"] = "nesterov"
+    optimizer_state: OptimizerState = "reset"  # as CNTK does
+
+    def check(self, size: int) -> None:
+        for name in ("block", "block_frames"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
+        if self.rate <= 0:
+            raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
+
+    def setup(self, me: Learner) -> None:
+        self.start_from(me, torch.zeros_like(me.weights))
+
+    def regroup(self, me: Learner) -> None:
+        self.start_from(me, self.delta)
+
+    def start_from(self, me: Learner, delta: Tensor) -> None:
+        """Begin a block at ``me.weights`` with the momentum that ``delta`` has."""
+        self.eta = 1.0 - 1.0 / me.comm.size if self.momentum is None else self.momentum
+        self.every = self.block if self.block_frames is None else -(-self.block_frames // me.nominal_frames)
+        self.steps, self.delta = 0, delta
+        self.model = me.weights - self.start(torch.zeros_like(delta))  # so that ``start(model)`` is where we are
+
+    def start(self, model: Tensor) -> Tensor:
+        """Return where all start the next block."""
+        return model + self.eta * self.delta if self.form == "nesterov" else model.clone()
+
+    async def step(self, me: Learner) -> None:
+        me.descend()
+        self.steps += 1
+        if self.steps % self.every == 0:
+            start, mean = self.start(self.model), await me.comm.mean(me.weights, weight=me.stands_for)
+            await me.settle(self.optimizer_state, me.comm)
+            self.delta.mul_(self.eta).add_(mean - start, alpha=self.rate)
+            self.model.add_(self.delta)
+            me.weights.copy_(self.start(self.model))
+
+    async def consensus(self, me: Learner) -> Tensor:
+        if self.steps % self.every == 0:
+            return self.model.clone()
+        mean = await me.comm.mean(me.weights.clone(), weight=me.stands_for)
+        return self.model + self.rate * (mean - self.start(self.model))
