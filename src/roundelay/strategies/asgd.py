@@ -1,0 +1,115 @@
+"""Asynchronous SGD with a parameter server, also called Downpour: push a gradient or an update, pull the weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundelay.communicator import Later
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner
+from roundelay.strategy import Asynchronous
+
+
+@dataclass
+class ASGD(Asynchronous):
+    r"""Push the gradient to the server, which takes the step, and pull what it makes of it.
+
+    Server: $w \gets w - \gamma\, g_l(w_{k-\tau})$ for each gradient that comes; learner: $w_l \gets w$.  The staleness
+    $\tau$ is how many other gradients were applied between the pull and the push.
+
+    The optimizer, its momentum, its schedule and the model are the server's.  Of several ``servers`` each has a part of
+    the vector.  A learner that is ``barrier`` pushes ahead of the slowest gets its answer only when that one has caught
+    up (Ho et al., 2013, bounded staleness; in Li et al., 2017, arXiv 1703.05880, as a soft barrier after so many
+    updates).  With ``damping`` the rate is divided by $\max(1, \tau)^{damping}$; 1 is the rule of Zhang et al., 2016
+    (arXiv 1511.05950).
+
+    Dean et al., 2012, "Large scale distributed deep networks" (Downpour SGD, with a push and a pull at every step).
+    Departures: any optimizer where they have Adagrad; the warm start is the loop's ``warmup``.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("updates", "pulled")
+
+    servers: int = 1
+    barrier: int | None = None
+    damping: float = 0.0
+
+    def check(self, size: int) -> None:
+        for name in ("servers", "barrier"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
+        if self.damping < 0:
+            raise SettingsError(f"strategy.damping must be at least 0, not {self.damping}")
+
+    def setup(self, me: Learner) -> None:
+        self.cuts = me.cuts(self.servers)
+        if any(part.start == part.stop for part in self.cuts):
+            raise SettingsError(f"strategy.servers = {self.servers} is more than the tensors that the model has")
+        self.updates = 0
+        self.pulled = torch.zeros(me.comm.size, dtype=torch.int64)  # by rank: the updates when it last pulled
+        self.pushes = [0.0] * (me.comm.size - self.servers)  # by learner, since it last rested; at rest: infinite
+        self.waiting: list[tuple[int, int, Later]] = []
+
+    async def step(self, me: Learner) -> None:
+        if self.servers > 1:
+            me.clip_(me.grad)  # as one vector; a server sees only its part
+        if me.frames:
+            await self.push(me, me.grad)
+
+    async def push(self, me: Learner, x: Tensor) -> None:
+        """Send each server its part, and take the weights that come back."""
+        answers = [me.comm.request(x[part], to=server) for server, part in enumerate(self.cuts)]
+        staleness = 0.0
+        for part, answer in zip(self.cuts, answers, strict=True):
+            new = await answer
+            me.weights[part].copy_(new[:-1])
+            staleness = max(staleness, float(new[-1:]))
+        me.note("staleness", staleness)
+
+    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
+        if not theirs.numel():  # the learner rests
+            self.arrive(me, of, math.inf)
+            return theirs
+        staleness = self.updates - int(self.pulled[of])
+        self.apply(me, theirs, self.cuts[me.comm.rank], staleness)
+        self.updates += 1
+        answer = Later()
+        self.waiting.append((of, staleness, answer))
+        self.arrive(me, of, self.pushes[of - self.servers] + 1)
+        return answer
+
+    def apply(self, me: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
+        """Let the server take the step."""
+        me.grad[part].copy_(theirs)
+        me.factor /= max(1, staleness) ** self.damping
+        me.descend(me.grad, part)
+        me.at(me.minibatch + 1)
+
+    def arrive(self, me: Learner, of: int, pushes: float) -> None:
+        """Count a push, and answer all who are no longer too far ahead."""
+        self.pushes[of - self.servers] = pushes
+        slowest, waiting, self.waiting = min(self.pushes), self.waiting, []
+        for rank, staleness, answer in waiting:
+            if self.barrier is not None and self.pushes[rank - self.servers] - slowest >= self.barrier:
+                self.waiting.append((rank, staleness, answer))
+                continue
+            self.pulled[rank] = self.updates
+            weights = me.weights[self.cuts[me.comm.rank]]
+            answer.give(torch.cat([weights, weights[:1].clone().fill_(staleness)]))
+        if slowest == math.inf:
+            self.pushes = [0.0] * len(self.pushes)  # all rest: they begin again together
+
+    async def rest(self, me: Learner) -> None:
+        if self.barrier is not None:
+            for server in range(self.servers):
+                await me.comm.request(me.weights[:0], to=server)
+
+    async def consensus(self, me: Learner) -> Tensor:
+        model = me.weights.clone()
+        for server, part in enumerate(self.cuts):
+            await me.comm.broadcast(model[part], root=server)
+        return model

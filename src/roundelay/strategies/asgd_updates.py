@@ -1,0 +1,71 @@
+"""ASGD by accumulated updates: learners descend on their own, and push what they have moved since the last push."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner
+from roundelay.strategies.asgd import ASGD
+
+
+@dataclass
+class UpdatesASGD(ASGD):
+    r"""Descend for ``period`` steps, push the change to the server, and go on from its weights.
+
+    Learner: $\delta_l = w_l - w_l^{pulled}$.  Server: $\Delta \gets \mu\Delta + \delta_l$,  $w \gets w + \alpha\Delta$,
+    and the learner goes on from $w_l \gets w$.
+
+    The optimizer and its schedule are the learners'; the server adds up, with a ``momentum`` of its own if wanted.
+    Everything else (servers, barrier, damping, of $\alpha$ here) is as in `ASGD`.
+
+    The ASGD of Li et al., 2017 (arXiv 1703.05880) as their program has it: $\alpha$ is 1 in the class and 0.5 in the
+    server's defaults, $\mu$ is 0, or 0.9 in the variant with a momentum.  Departure: at a meeting of all learners what
+    is left is pushed, so that the server's weights have all of it.
+    """
+
+    state: ClassVar[tuple[str, ...]] = (*ASGD.state, "steps", "base", "velocity")
+
+    period: int = 10
+    rate: float = 1.0  # alpha
+    momentum: float = 0.0  # mu
+
+    def check(self, size: int) -> None:
+        super().check(size)
+        if self.period < 1:
+            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        if self.rate <= 0:
+            raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
+        if not 0 <= self.momentum < 1:
+            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
+
+    def setup(self, me: Learner) -> None:
+        super().setup(me)
+        self.steps = 0  # since the last push
+        self.base = me.weights.clone()
+        self.velocity = torch.zeros_like(me.weights)
+
+    async def step(self, me: Learner) -> None:
+        me.descend()
+        self.steps += 1
+        if self.steps == self.period:
+            await self.push_change(me)
+
+    async def push_change(self, me: Learner) -> None:
+        """Push what we have moved."""
+        await self.push(me, me.weights - self.base)
+        self.base.copy_(me.weights)
+        self.steps = 0
+
+    def apply(self, me: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
+        velocity = self.velocity[part].mul_(self.momentum).add_(theirs)
+        me.weights[part].add_(velocity, alpha=self.rate / max(1, staleness) ** self.damping)
+
+    async def rest(self, me: Learner) -> None:
+        if self.steps:
+            await self.push_change(me)
+        await super().rest(me)
