@@ -1,0 +1,123 @@
+"""EASGD, elastic averaging: learners and a centre pull at each other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner
+from roundelay.strategy import Asynchronous
+
+
+@dataclass
+class EASGD(Asynchronous):
+    r"""Every ``period`` steps a learner and the centre move towards each other by the same difference.
+
+    $e = \alpha (x_l - \tilde x)$,  $x_l \gets x_l - e - \gamma g_l(x_l)$,  $\tilde x \gets \tilde x + e$,
+    all of the old $x_l$ and $\tilde x$;  in between just $x_l \gets x_l - \gamma g_l(x_l)$.
+
+    With ``momentum`` (EAMSGD) $v \gets \delta v - \gamma g_l(x_l + \delta v)$ and $x_l \gets x_l + v$ take the place of
+    the gradient step.  A server keeps the centre, which is the model.
+
+    Zhang, Choromanska & LeCun, 2015, "Deep learning with elastic averaging SGD" (algorithms 1 and 2, EASGD and EAMSGD,
+    asynchronous).  The default $\alpha = 0.9/N$ and the overlap of the exchange with the gradient are those of their
+    program; Li et al., 2017 (arXiv 1703.05880) have 0.5.  Departure: $\delta$ is on top of the optimizer's own
+    momentum.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("steps", "velocity")
+    servers = 1
+
+    period: int = 10  # tau
+    elasticity: float | None = None  # alpha; 0.9/N by default
+    momentum: float = 0.0  # delta
+
+    def check(self, size: int) -> None:
+        if self.period < 1:
+            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        if self.elasticity is not None and not 0 <= self.elasticity <= 1:
+            raise SettingsError(f"strategy.elasticity must be from 0 to 1, not {self.elasticity}")
+        if not 0 <= self.momentum < 1:
+            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
+
+    def setup(self, me: Learner) -> None:
+        self.alpha = 0.9 / (me.comm.size - self.servers) if self.elasticity is None else self.elasticity
+        self.steps = 0
+        self.velocity = torch.zeros_like(me.weights)
+
+    def overlap(self, me: Learner) -> None:
+        self.pulling = self.pull(me) if self.steps % self.period == 0 else None
+        if self.momentum and me.frames:
+            self.before = me.weights.clone()
+            me.weights.add_(self.velocity, alpha=self.momentum)  # the gradient is taken at x + delta v
+
+    def pull(self, me: Learner) -> Awaitable[Tensor]:
+        """Let the centre have our weights."""
+        return me.comm.request(me.weights, to=0)
+
+    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
+        difference = self.alpha * (theirs - me.weights)
+        me.weights.add_(difference)
+        return difference
+
+    async def step(self, me: Learner) -> None:
+        difference = self.elastic(await self.pulling) if self.pulling is not None else None
+        me.descend()
+        if self.momentum and me.frames:
+            torch.sub(me.weights, self.before, out=self.velocity)
+            self.velocity[me.tail :].zero_()  # statistics have no momentum
+        if difference is not None:
+            me.weights.sub_(difference)
+        self.steps += 1
+
+    def elastic(self, pulled: Tensor) -> Tensor:
+        """Return the difference e."""
+        return pulled
+
+    async def consensus(self, me: Learner) -> Tensor:
+        return await me.comm.broadcast(me.weights.clone(), root=0)
+
+
+@dataclass
+class SynchronousEASGD(EASGD):
+    r"""All learners keep the same centre, and meet every ``period`` steps.
+
+    $x_l \gets x_l - \gamma g_l(x_l) - \alpha (x_l - \tilde x)$,  $\tilde x \gets (1-\beta)\tilde x + \beta\frac1N\sum_l
+    x_l$ with $\beta = N\alpha$, all of the old $x_l$ and $\tilde x$.
+
+    Zhang, Choromanska & LeCun, 2015 (the synchronous form), otherwise as `EASGD`; it needs no server.
+    """
+
+    state: ClassVar[tuple[str, ...]] = (*EASGD.state, "centre")
+    servers = 0
+
+    def check(self, size: int) -> None:
+        super().check(size)
+        if self.elasticity is not None and size * self.elasticity > 1:
+            raise SettingsError(
+                f"strategy.elasticity must be at most 1/N for N = {size} learners, not {self.elasticity}"
+            )
+
+    def pace(self, size: int) -> Sequence[Sequence[int]]:
+        return [range(size)]
+
+    def setup(self, me: Learner) -> None:
+        super().setup(me)
+        self.centre = me.weights.clone()
+        self.beta = me.comm.size * self.alpha
+
+    def pull(self, me: Learner) -> Awaitable[Tensor]:
+        self.difference = self.alpha * (me.weights - self.centre)
+        return me.comm.mean(me.weights.clone())
+
+    def elastic(self, pulled: Tensor) -> Tensor:
+        self.centre.lerp_(pulled, self.beta)
+        return self.difference
+
+    async def consensus(self, me: Learner) -> Tensor:
+        return self.centre.clone()
