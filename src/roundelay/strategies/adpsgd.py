@@ -1,0 +1,80 @@
+"""AD-PSGD, asynchronous decentralized SGD: mix with the ring's neighbours at one's own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner
+from roundelay.strategies.mixing import find_topology
+from roundelay.strategy import Asynchronous
+
+
+@dataclass
+class ADPSGD(Asynchronous):
+    r"""Mix with the left and the right neighbour while the gradient is computed; nobody waits for anybody.
+
+    $W_{k+1} = W_k T - \gamma\, g(\Phi_k)$, where $\Phi_k$ are the older weights at which a learner took its gradient
+    and $T$ has $\frac13$ for each learner and its two neighbours (``complete``: $1/L$ for all).
+
+    There is no common clock.  Learner $l$ sends $w_l$ to each neighbour $j$, which at once, whatever it is doing, takes
+    $d = \frac16 (w_j - w_l)$ off its own weights and answers with $d$, which $l$ adds before its step.  Both ends of
+    each link do so: with equal speeds that is $T$ to the letter.  Applied as differences, exchanges that cross on the
+    wire keep $\sum_l w_l$ too; a share below $\frac12$ of each link keeps them a contraction (at $\frac12$ an even ring
+    would swing for ever).
+
+    Zhang et al., 2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199), after Lian et al., 2018 (arXiv 1710.06952,
+    algorithm 1).  Departure: their learners read a neighbour's weights under a lock; ours answer requests.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("steps",)
+    conserves: ClassVar[bool] = True
+
+    topology: Literal["ring", "random-ring", "complete"] = "ring"
+    seed: int = 0  # of the random ring
+    share: float | None = None  # of a link, from both its ends; 1/(1 + number of neighbours) by default
+
+    def check(self, size: int) -> None:
+        limit = 2.0 / size if self.topology == "complete" else 0.5
+        if self.share is not None and not 0 < self.share < limit:
+            raise SettingsError(
+                f"strategy.share must be above 0 and below {limit:g}, not {self.share}: "
+                f"exchanges of {size} learners on topology {self.topology!r} may cross"
+            )
+
+    def setup(self, me: Learner) -> None:
+        self.steps = self.mixings = 0
+        self.graph = find_topology(self.topology, seed=self.seed)
+        degree = len(self.graph.links(me.comm.rank, me.comm.size))
+        self.half = (1.0 / (1 + degree) if self.share is None else self.share) / 2
+        self.sent = me.weights.clone()
+        self.expected: set[int] = set()
+        self.asked: list[Awaitable[Tensor]] = []
+
+    def overlap(self, me: Learner) -> None:
+        neighbours = self.graph.neighbours(me.comm.rank, me.comm.size, self.steps)
+        self.sent.copy_(me.weights)
+        self.expected, self.mixings = set(neighbours), 0
+        self.asked = [me.comm.request(me.weights, to=neighbour) for neighbour in neighbours]
+
+    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
+        # A neighbour's first request within one gradient meets what we sent, so that simultaneous requests commute;
+        # its next ones, if it is faster than we are, meet what the former have made of it.
+        mine = self.sent if of in self.expected else me.weights
+        self.expected.discard(of)
+        difference = self.half * (mine - theirs)
+        me.weights.sub_(difference)
+        self.mixings += 1
+        return difference
+
+    async def step(self, me: Learner) -> None:
+        for answer in self.asked:
+            me.weights.add_(await answer)
+        self.expected = set()
+        me.note("staleness", self.mixings + len(self.asked))  # mixings between the gradient's weights and its step
+        me.descend()
+        self.steps += 1

@@ -1,0 +1,61 @@
+"""AD-PSGD in pairs: active learners average with passive ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from roundelay.learner import Learner
+from roundelay.strategies.mixing import Bipartite, fitting
+from roundelay.strategy import Asynchronous
+
+
+@dataclass
+class PairwiseADPSGD(Asynchronous):
+    r"""Half of the learners, the active ones, each average with one of the passive ones, at their own pace.
+
+    $w_i, w_j \gets \frac12 (w_i + w_j)$ for an active $i$ and a passive $j$, while $g_i$ is computed; then
+    $w_i \gets w_i - \gamma g_i$.  Passive learners take their steps in the same way, and only answer.
+
+    The graph is bipartite, so that no exchange crosses another: even ranks are active, and their partners take turns at
+    distances 1, 3, 5, 9, … along the ring.
+
+    Lian et al., 2018 (arXiv 1710.06952, algorithm 1 with the bipartite graph by which it avoids deadlocks).  Departure:
+    partners take turns where theirs are drawn at random.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("steps",)
+    conserves: ClassVar[bool] = True
+
+    def check(self, size: int) -> None:
+        if size > 1:
+            Bipartite().check(size)
+
+    def setup(self, me: Learner) -> None:
+        self.steps = self.mixings = 0
+        self.graph = fitting(Bipartite(), me.comm.size)
+        fits = Bipartite().fits(me.comm.size) or me.comm.size == 1
+        self.remark = (
+            "" if fits else f"{me.comm.size} learners do not pair up: one active learner at a time is left out"
+        )
+
+    def overlap(self, me: Learner) -> None:
+        active = Bipartite().active(me.comm.rank) and me.comm.size > 1
+        partners = self.graph.neighbours(me.comm.rank, me.comm.size, self.steps) if active else []
+        self.asked = [me.comm.request(me.weights, to=partner) for partner in partners]
+        self.mixings = 0
+
+    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
+        difference = 0.5 * (me.weights - theirs)
+        me.weights.sub_(difference)
+        self.mixings += 1
+        return difference
+
+    async def step(self, me: Learner) -> None:
+        for answer in self.asked:
+            me.weights.add_(await answer)
+        me.note("staleness", self.mixings + len(self.asked))
+        me.descend()
+        self.steps += 1
