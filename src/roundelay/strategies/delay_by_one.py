@@ -1,0 +1,52 @@
+"""ADPSGD with delay by one: the averaging of the previous weights overlaps the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from roundelay.learner import Learner
+from roundelay.strategies.mixing import Mixing, Ring
+from roundelay.strategy import Strategy
+
+
+@dataclass
+class DelayByOne(Strategy):
+    r"""Average all weights while the gradient is computed, and take the step from the average.
+
+    $w_l \gets \frac1L \sum_k w_k - \gamma g_l(w_l)$: the gradient is taken at the weights *before* averaging, so that
+    the all-reduce costs no time of its own, and learners differ by just one gradient each.  It is a barrier: a slow
+    learner slows all.  With ``ring`` only neighbours are averaged, $\frac13 (w_{l-1} + w_l + w_{l+1}) - \gamma
+    g_l(w_l)$.
+
+    Zhang et al., 2021 (arXiv 2110.11199): the fastest of their strategies where learners are equally fast; before it
+    Zhang et al., 2020 (arXiv 2002.01119).  The update is that of D-PSGD with $T_u$, all entries $1/L$.
+    Departure: the leader of a node (`Hierarchical`) counts as many times as the node has learners.
+    """
+
+    conserves: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+
+    topology: Literal["all-reduce", "ring"] = "all-reduce"
+
+    def overlap(self, me: Learner) -> None:
+        if self.topology == "all-reduce":
+            self.averaging = me.comm.mean(me.weights.clone(), weight=me.stands_for)
+        else:
+            shares = Mixing(Ring()).shares(me.comm.rank, me.comm.size)
+            self.arriving = [(s, me.comm.exchange(me.weights, to=link.to, of=link.of)) for link, s in shares]
+
+    async def step(self, me: Learner) -> None:
+        me.weights.copy_(await (self.averaging if self.topology == "all-reduce" else self.mix(me)))
+        if me.comm.size > 1:
+            me.note("staleness", 1.0)
+        me.descend()
+
+    async def mix(self, me: Learner) -> Tensor:
+        """Average our own weights with those that arrive from the neighbours."""
+        mixed = me.weights * (1.0 - sum(share for share, _ in self.arriving))
+        for share, theirs in self.arriving:
+            mixed.add_(await theirs, alpha=share)
+        return mixed
