@@ -1,0 +1,103 @@
+"""H-ADPSGD, and any other strategy among nodes: a node of learners acts as one learner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundelay.communicator import Later
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner
+from roundelay.strategies.adpsgd import ADPSGD
+from roundelay.strategy import Strategy
+
+
+@dataclass
+class Hierarchical(Strategy):
+    r"""Learners of a node average their gradients; the node's leader takes part in ``outer`` with the mean.
+
+    $g = \frac{\sum_{l \in node} n_l g_l(w)}{\sum_{l \in node} n_l}$, then $w \gets outer(w, g)$ at the leader, then
+    $w_l \gets w$ for all learners of the node; $n_l$ are the frames of learner $l$.
+
+    Nodes claim minibatches as a whole, and each at the pace that ``outer`` sets.  A node weighs as much as its
+    learners: in frames wherever ``outer`` goes by frames, and in a mean of weights by their number
+    (``me.stands_for``).  Servers of ``outer`` have ranks of their own, outside all nodes.  When neighbours change the
+    leader's weights between two steps, its node takes the next gradient at the weights it was sent, a mixing behind.
+
+    Zhang et al., 2019 (arXiv 1907.05701, H-ADPSGD: AD-PSGD among nodes, synchronous SGD inside).  Departures: any
+    strategy outside; nodes of unequal size, counted out in rank order, again after a loss.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("outer",)
+
+    outer: Strategy = field(default_factory=ADPSGD)
+    learners_per_node: int | list[int] = 2
+
+    def __post_init__(self) -> None:
+        self.servers = self.outer.servers
+
+    def nodes(self, size: int) -> list[range]:
+        """Count out ``size`` learners to the nodes; those beyond all nodes make one of their own."""
+        nodes, begin = [], 0
+        each = [self.learners_per_node] * size if isinstance(self.learners_per_node, int) else self.learners_per_node
+        for count in [*each, size]:
+            if begin < size:
+                nodes.append(range(begin, min(begin + count, size)))
+                begin += count
+        return nodes
+
+    def check(self, size: int) -> None:
+        given = self.learners_per_node
+        counts = [given] if isinstance(given, int) else given
+        if min(counts, default=0) < 1:
+            raise SettingsError(f"strategy.learners_per_node must be at least 1, not {given}")
+        if isinstance(given, list) and sum(given) != size:
+            raise SettingsError(f"strategy.learners_per_node {given} has room for {sum(given)} learners, not {size}")
+        self.outer.check(len(self.nodes(size)))
+
+    def pace(self, size: int) -> Sequence[Sequence[int]]:
+        nodes = self.nodes(size)
+        return [[learner for node in group for learner in nodes[node]] for group in self.outer.pace(len(nodes))]
+
+    def setup(self, me: Learner) -> None:
+        world, servers = me.comm, self.servers
+        nodes = [[servers + learner for learner in node] for node in self.nodes(world.size - servers)]
+        nodes = [*([server] for server in range(servers)), *nodes]
+        leaders = [node[0] for node in nodes]
+        self.inside = world.split(nodes)
+        self.leads = self.inside.rank == 0
+        me.comm = world.split([leaders, *([rank] for rank in range(world.size) if rank not in leaders)])
+        me.stands_for = self.inside.size
+        if self.leads:
+            self.outer.setup(me)
+            self.remark = self.outer.remark
+
+    def overlap(self, me: Learner) -> None:
+        self.counting = self.inside.mean(torch.tensor([float(me.frames)], dtype=torch.float64))
+        if self.leads:
+            self.outer.overlap(me)
+
+    async def step(self, me: Learner) -> None:
+        mine, mean_frames = me.frames, float(await self.counting)
+        await self.inside.mean(me.grad, weight=me.weight)
+        if self.leads:
+            me.frames = round(mean_frames * self.inside.size)
+            await self.outer.step(me)
+            me.frames = mine
+        await self.inside.broadcast(me.weights, root=0)
+
+    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
+        return self.outer.serve(me, theirs, of)
+
+    async def rest(self, me: Learner) -> None:
+        if self.leads:
+            await self.outer.rest(me)
+        await self.inside.broadcast(me.weights, root=0)
+
+    async def consensus(self, me: Learner) -> Tensor:
+        consensus = await self.outer.consensus(me) if self.leads else me.weights.clone()
+        return await self.inside.broadcast(consensus, root=0)
