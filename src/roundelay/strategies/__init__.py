@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 from roundelay.errors import SettingsError, suggest
+from roundelay.strategies.adpsgd import ADPSGD
+from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
+from roundelay.strategies.adpsgd_random import RandomADPSGD
+from roundelay.strategies.asgd import ASGD
+from roundelay.strategies.asgd_updates import UpdatesASGD
 from roundelay.strategies.averaging import Averaging
+from roundelay.strategies.bmuf import BMUF
+from roundelay.strategies.delay_by_one import DelayByOne
+from roundelay.strategies.dpsgd import DPSGD
+from roundelay.strategies.easgd import EASGD, SynchronousEASGD
+from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 
-__all__ = ["STRATEGIES", "Averaging", "Synchronous", "find"]
+__all__ = [
+    "ADPSGD",
+    "ASGD",
+    "BMUF",
+    "DPSGD",
+    "EASGD",
+    "STRATEGIES",
+    "Averaging",
+    "DelayByOne",
+    "Hierarchical",
+    "PairwiseADPSGD",
+    "RandomADPSGD",
+    "Synchronous",
+    "SynchronousEASGD",
+    "UpdatesASGD",
+    "find",
+]
 
 STRATEGIES: dict[str, type[Strategy]] = {
+    "adpsgd": ADPSGD,
+    "adpsgd-pairwise": PairwiseADPSGD,
+    "adpsgd-random": RandomADPSGD,
+    "asgd": ASGD,
+    "asgd-updates": UpdatesASGD,
     "averaging": Averaging,
+    "bmuf": BMUF,
+    "delay-by-one": DelayByOne,
+    "dpsgd": DPSGD,
+    "easgd": EASGD,
+    "easgd-synchronous": SynchronousEASGD,
+    "hierarchical": Hierarchical,
     "synchronous": Synchronous,
 }
 """By the name that an experiment gives."""
