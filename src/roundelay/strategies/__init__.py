@@ -11,9 +11,13 @@ from roundelay.strategies.asgd_updates import UpdatesASGD
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.bmuf import BMUF
 from roundelay.strategies.delay_by_one import DelayByOne
+from roundelay.strategies.diloco import DiLoCo
 from roundelay.strategies.dpsgd import DPSGD
 from roundelay.strategies.easgd import EASGD, SynchronousEASGD
+from roundelay.strategies.gossip_pga import GossipPGA
 from roundelay.strategies.hierarchical import Hierarchical
+from roundelay.strategies.sgp import SGP
+from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 
@@ -23,12 +27,16 @@ __all__ = [
     "BMUF",
     "DPSGD",
     "EASGD",
+    "SGP",
     "STRATEGIES",
     "Averaging",
     "DelayByOne",
+    "DiLoCo",
+    "GossipPGA",
     "Hierarchical",
     "PairwiseADPSGD",
     "RandomADPSGD",
+    "SlowMo",
     "Synchronous",
     "SynchronousEASGD",
     "UpdatesASGD",
@@ -44,10 +52,14 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "averaging": Averaging,
     "bmuf": BMUF,
     "delay-by-one": DelayByOne,
+    "diloco": DiLoCo,
     "dpsgd": DPSGD,
     "easgd": EASGD,
     "easgd-synchronous": SynchronousEASGD,
+    "gossip-pga": GossipPGA,
     "hierarchical": Hierarchical,
+    "sgp": SGP,
+    "slowmo": SlowMo,
     "synchronous": Synchronous,
 }
 """By the name that an experiment gives."""

@@ -1,0 +1,75 @@
+"""SlowMo: model averaging with a slow momentum over the averages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+from roundelay.learner import Learner
+from roundelay.strategy import OptimizerState, Strategy
+
+
+@dataclass
+class SlowMo(Strategy):
+    r"""Descend and average as in model averaging, then take a step with momentum along what that came to.
+
+    After every ``period``-th step, with $x_0$ the weights after the last average and $\bar x$ their mean now,
+
+    $u \gets \beta u + \frac{x_0 - \bar x}{\gamma}$,  $x_0 \gets x_0 - \alpha\gamma u$,
+
+    and all go on from $x_0$.  With $\beta = 0$ and $\alpha = 1$ this is model averaging; at a constant rate $\gamma$ it
+    is BMUF with the classical block momentum $\eta = \beta$ and the block learning rate $\zeta = \alpha$.
+
+    Wang, Tantia, Ballas & Rabbat, 2020, "SlowMo: improving communication-efficient distributed SGD with slow momentum"
+    (arXiv 1910.00643, algorithm 1).  We keep $\gamma u$ in place of $u$, which is the same, and has a meaning at rate 0
+    too; when the schedule changes $\gamma$, it is rescaled.  Buffers have no momentum: they are averaged.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("anchor", "slow", "last_rate", "steps")
+    shared: ClassVar[tuple[str, ...]] = ("slow",)
+
+    period: int = 10  # tau, in steps
+    momentum: float = 0.5  # beta
+    slow_rate: float = 1.0  # alpha
+    optimizer_state: OptimizerState = "keep"
+
+    def check(self, size: int) -> None:
+        if self.period < 1:
+            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        if not 0 <= self.momentum < 1:
+            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
+        if self.slow_rate <= 0:
+            raise SettingsError(f"strategy.slow_rate must be above 0, not {self.slow_rate}")
+
+    def setup(self, me: Learner) -> None:
+        self.start_from(me, torch.zeros_like(me.weights[: me.tail]))
+
+    def regroup(self, me: Learner) -> None:
+        self.start_from(me, self.slow)
+
+    def start_from(self, me: Learner, slow: Tensor) -> None:
+        """Begin at ``me.weights`` with this momentum."""
+        self.steps, self.slow, self.anchor = 0, slow, me.weights[: me.tail].clone()
+        self.last_rate = _rate(me)
+
+    async def step(self, me: Learner) -> None:
+        me.descend()
+        self.steps += 1
+        if self.steps % self.period == 0:
+            await me.comm.mean(me.weights, weight=me.stands_for)
+            await me.settle(self.optimizer_state, me.comm)
+            rate, parameters = _rate(me), me.weights[: me.tail]
+            self.slow.mul_(self.momentum * (rate / self.last_rate if self.last_rate else 1.0))
+            self.slow.add_(self.anchor - parameters)
+            self.anchor.sub_(self.slow * self.slow_rate)
+            parameters.copy_(self.anchor)
+            self.last_rate = rate
+
+
+def _rate(me: Learner) -> float:
+    """Return the learning rate of this moment, gamma; of several groups of parameters the first has it."""
+    return me.optimizer.param_groups[0]["lr"] * me.factor if me.optimizer is not None else 0.0
