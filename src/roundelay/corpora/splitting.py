@@ -19,8 +19,8 @@ def by_speaker(
 ) -> dict[str, list[Utterance]]:
     """Divide utterances so that no speaker (or other ``group``) is in two splits.
 
-    Speakers are taken in the order of a hash of their names, so that adding one moves few of the others; each goes to
-    the split that lacks most of its share.
+    Speakers are taken in the order of a hash of their names, which knows nothing of who they are; each goes to the
+    split that lacks most of its share.
     """
     groups: dict[str, list[Utterance]] = {}
     for utterance in utterances:

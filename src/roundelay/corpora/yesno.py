@@ -1,6 +1,6 @@
 """The yes/no corpus: one man says yes or no in Hebrew, eight times a file; 60 files, 6 minutes at 8 kHz.
 
-openslr.org/1, given to Kaldi by its speaker, free for any use.  The file's name is its transcript:
+openslr.org/1, recorded for the Kaldi project.  The file's name is its transcript:
 ``0_1_1_0_1_0_0_1.wav``, 1 for yes (*ken*) and 0 for no (*lo*).  Since there is one speaker, the splits share him:
 this corpus is for trying things.
 """
@@ -39,7 +39,7 @@ def bring(source: Path, out: Path) -> None:
 CORPUS = Corpus(
     name="yesno",
     summary="yes and no in Hebrew; 1 speaker, 6 minutes at 8 kHz",
-    licence="free for any use",
+    licence="see openslr.org/1",
     bring=bring,
     parts={
         "all": Download(
