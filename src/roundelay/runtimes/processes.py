@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from roundelay.communicator import Communicator
-from roundelay.errors import CommunicationError, LearnerLost
+from roundelay.errors import CommunicationError, LearnerLost, SettingsError
 from roundelay.learner import Learner
 from roundelay.record import Kind, Record
 from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtimes import segments
 from roundelay.runtimes.baton import Baton, Blocking, complete
 from roundelay.runtimes.membership import Agreement, Membership
 from roundelay.runtimes.messages import Message
 from roundelay.runtimes.session import Session, serve_next
+from roundelay.runtimes.shared_communicator import SharedCommunicator
+from roundelay.runtimes.shared_memory import SharedPost
 from roundelay.runtimes.store import Store, private_store
 from roundelay.runtimes.torch_communicator import TorchCommunicator, connect_gloo
 from roundelay.runtimes.wires import Wires
@@ -73,7 +76,7 @@ class ProcessRuntime:
         self.baton = Baton()
         began: float = store.settle("began", time.time())
         self._origin = time.monotonic() - (time.time() - began)
-        self._store = store
+        self.store = store
         self._membership = Membership(store, place.learner, place.size, patience_seconds=options.patience_seconds)
         self._session: Session | None = None
         self._me: Learner | None = None
@@ -124,21 +127,23 @@ class ProcessRuntime:
         if self._session is not None:
             self._end_epoch("a learner was lost")
         while True:
-            wires = Wires(self.place.address, self._lost_rank)
-            card = {"host": self.place.host, "address": wires.address}
+            offer = _Offer(self.place, self.options.transport, self._lost_rank)
             with self.baton.down():
-                agreement = self._membership.agree(report, resolve, card)
+                agreement = self._membership.agree(report, resolve, offer.card)
             rank = agreement.members.index(self._membership.id)
-            me.comm = self._connect(agreement, rank, wires)
+            try:
+                me.comm = self._connect(agreement, rank, offer)
+            except CommunicationError as error:  # one of them has ended since it was ready
+                self._membership.end(str(error))
+                offer.close()
+                continue
             return View(agreement.epoch, rank, len(agreement.members), agreement.plan)
 
-    def _connect(self, agreement: Agreement, rank: int, wires: Wires) -> Communicator:
-        token = f"epoch {agreement.epoch}".encode()
-        wires.begin(rank, [tuple(card["address"]) for card in agreement.cards], token)
-        self._session = session = Session(wires, self.baton, self)
+    def _connect(self, agreement: Agreement, rank: int, offer: _Offer) -> Communicator:
+        session, comm = offer.accept(agreement, rank, self)
+        self._session = session
         self._membership.watch(session.abort)
-        connect = connect_gloo(self._store, agreement.epoch, self.place.address)
-        return TorchCommunicator(session, range(len(agreement.members)), connect)
+        return comm
 
     def _end_epoch(self, why: str) -> None:
         assert self._session is not None
@@ -169,7 +174,7 @@ class ProcessRuntime:
         def add() -> int:
             begin = self.now()
             with self.baton.down():
-                total = self._store.add(name, amount)
+                total = self.store.add(name, amount)
             self.span("communicate", begin)
             return total - amount
 
@@ -246,6 +251,48 @@ class ProcessRuntime:
         if begin > self._flushed + FLUSH_SECONDS:
             self._flushed = begin
             self.record.flush()
+
+
+class _Offer:
+    """How this process can be reached in the next epoch, by memory and by socket; all members decide alike by which."""
+
+    def __init__(self, place: Place, transport: Transport, lost: Callable[[int], None]) -> None:
+        self._address = place.address
+        self._wires = Wires(place.address, lost) if transport != "shared" else None
+        self._memory = SharedPost() if transport != "gloo" and segments.usable() else None
+        self.card = {
+            "host": place.host,
+            "address": self._wires.address if self._wires is not None else None,
+            "memory": self._memory.card if self._memory is not None else None,
+        }
+
+    def accept(self, agreement: Agreement, rank: int, runtime: ProcessRuntime) -> tuple[Session, Communicator]:
+        """Connect to all members of an epoch."""
+        cards, everyone = agreement.cards, range(len(agreement.cards))
+        memory, wires = self._memory, self._wires
+        if memory is not None and all(card["memory"] and card["host"] == self.card["host"] for card in cards):
+            memory.begin(rank, [card["memory"] for card in cards])
+            if wires is not None:
+                wires.close()
+            session = Session(memory, runtime.baton, runtime)
+            return session, SharedCommunicator(session, memory, everyone)
+        if wires is None:
+            raise SettingsError(
+                "transport: learners on several hosts, or on this machine, cannot share memory; use gloo"
+            )
+        if memory is not None:
+            memory.close()
+        wires.begin(rank, [tuple(card["address"]) for card in cards], f"epoch {agreement.epoch}".encode())
+        session = Session(wires, runtime.baton, runtime)
+        return session, TorchCommunicator(
+            session, everyone, connect_gloo(runtime.store, agreement.epoch, self._address)
+        )
+
+    def close(self) -> None:
+        """Withdraw the offer."""
+        for post in (self._memory, self._wires):
+            if post is not None:
+                post.close()
 
 
 def alone(options: Options | None = None, *, folder: Path | None = None) -> ProcessRuntime:

@@ -1,0 +1,259 @@
+"""Collectives through shared memory: everyone publishes its vector, and takes what it needs of the others'."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.communicator import Communicator
+from roundelay.errors import LearnerLost, Mismatch
+from roundelay.runtimes.arithmetic import divide, scale
+from roundelay.runtimes.baton import Blocking
+from roundelay.runtimes.messages import Layout
+from roundelay.runtimes.segments import RING, RING_BYTES
+from roundelay.runtimes.session import PairVerbs, Session
+from roundelay.runtimes.shared_memory import SharedPost, bits_of, weight_of
+
+__all__ = ["SharedCommunicator"]
+
+VERBS = ("mean", "gather", "broadcast")
+CHUNK_BYTES = 1 << 18  # so that what is added up stays in the cache
+BROADCASTS_AHEAD = 4  # how many vectors a root may be ahead of the others
+
+
+class SharedCommunicator(PairVerbs):
+    """A communicator whose members all run on one host.
+
+    A collective begins when it is called: its vector is published then.  The rest needs nothing of the others but that
+    they have published, too, and is done where it is awaited; so a slow learner delays nobody by more than that, and a
+    vector is added up while it is wanted in the cache.
+    """
+
+    def __init__(self, session: Session, post: SharedPost, members: Sequence[int], path: str = "world") -> None:
+        super().__init__(session, members, path)
+        self.post = post
+        self._ring = post.arena.take(RING_BYTES)
+        post.segment.bytes[self._ring : self._ring + RING_BYTES].zero_()
+        post.segment.enter(self.key, self._ring)
+        self._rings: dict[int, int] = {self.rank: self._ring}  # by rank in the group
+        self._number = 0
+        self._pending: deque[_Collective] = deque()
+        self._blocks: deque[tuple[int, int]] = deque()  # of collectives that others may still read, with their numbers
+        self._kept: dict[int, Tensor] = {}
+
+    def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
+        """Replace ``x`` by the mean over the group."""
+        if self.size == 1:
+            return Blocking(lambda: x)
+        return self._begin(_Collective("mean", x, weight=weight))
+
+    def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
+        """Everyone's ``x`` in rank order."""
+        if self.size == 1:
+            return Blocking(lambda: [x])
+        return self._begin(_Collective("gather", x))
+
+    def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
+        """Copy ``root``'s ``x`` into everyone's."""
+        if self.size == 1:
+            return Blocking(lambda: x)
+        return self._begin(_Collective("broadcast", x, root=root))
+
+    def _make(self, members: Sequence[int], path: str) -> Communicator:
+        return SharedCommunicator(self.session, self.post, members, path)
+
+    # -- beginning ----------------------------------------------------------------------------------------------
+
+    def _begin(self, collective: _Collective) -> Awaitable[Any]:
+        if self.session.over is not None:
+            raise LearnerLost(self.session.over)
+        with self.session.communicating():
+            self._reclaim()
+            if self._number - self._all_done() >= RING:
+                self._complete(self._number - RING + 1)  # what others still need, they have: no one waits for us
+                self.session.wait(lambda: self._number - self._all_done() < RING or None)
+            self._publish(collective)
+        return Blocking(lambda: self._await(collective))
+
+    def _publish(self, collective: _Collective) -> None:
+        post, layout = self.post, collective.layout
+        collective.number = number = self._number
+        block = 0
+        if collective.verb != "broadcast" or collective.root == self.rank:
+            block = post.arena.take(layout.nbytes)
+            post.segment.view(block, layout).copy_(collective.x)
+            self._blocks.append((number, block))
+            self.session.diary.sent(layout.nbytes)
+        verb = VERBS.index(collective.verb) + len(VERBS) * collective.root
+        post.segment.write(self._ring, number, verb, bits_of(collective.weight), 0, block, *layout.encode(), 0)
+        self._number += 1
+        self._pending.append(collective)
+        post.tell(self.members)
+
+    def _reclaim(self) -> None:
+        done = self._all_done()
+        while self._blocks and self._blocks[0][0] < done:
+            self.post.arena.give(self._blocks.popleft()[1])
+
+    def _all_done(self) -> int:
+        """Return how many collectives all others have done with."""
+        done = self._number
+        for rank in range(self.size):
+            if rank != self.rank:
+                ring = self._find(rank)
+                done = min(done, self.post.segments[self.members[rank]].taken(ring) if ring is not None else 0)
+        return done
+
+    def _find(self, rank: int) -> int | None:
+        """Return where a member keeps its collectives, once it has made this group, too."""
+        ring = self._rings.get(rank)
+        if ring is None:
+            ring = self.post.segments[self.members[rank]].find(self.key)
+            if ring is not None:
+                self._rings[rank] = ring
+        return ring
+
+    # -- completing ---------------------------------------------------------------------------------------------
+
+    def _await(self, collective: _Collective) -> Any:
+        if not collective.completed:
+            self._complete(collective.number + 1)
+        return collective.result
+
+    def _complete(self, end: int) -> None:
+        """Complete all collectives before number ``end``, in their order."""
+        while self._pending and self._pending[0].number < end:
+            collective = self._pending[0]
+            for rank in self._needed(collective):
+                self._await_rank(collective, rank)
+            with self.session.communicating():
+                collective.result = getattr(self, f"_do_{collective.verb}")(collective)
+            collective.completed = True
+            self._pending.popleft()
+            self.post.segment.take(self._ring, collective.number + 1)
+            if collective.verb == "broadcast":
+                self._hold_back(collective)
+
+    def _needed(self, collective: _Collective) -> Sequence[int]:
+        if collective.verb == "broadcast":
+            return () if collective.root == self.rank else (collective.root,)
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def _await_rank(self, collective: _Collective, rank: int) -> None:
+        """Wait until a member has published its part, and see that it is of the same collective."""
+        segment, number = self.post.segments[self.members[rank]], collective.number
+
+        def published() -> bool | None:
+            ring = self._find(rank)
+            return True if ring is not None and segment.written(ring) > number else None
+
+        self.session.wait(published)
+        verb, bits, _, block, *layout = segment.entry(self._rings[rank], number)
+        theirs = _Part(
+            VERBS[verb % len(VERBS)], verb // len(VERBS), weight_of(bits), block, Layout.decode(tuple(layout))
+        )
+        if not theirs.fits(collective):
+            raise Mismatch(f"collective {number}: rank {rank} called {theirs}, rank {self.rank} called {collective}")
+        collective.parts[rank] = theirs
+
+    def _hold_back(self, collective: _Collective) -> None:
+        """Have a root wait for the others, lest it fill the memory with vectors that nobody has read."""
+        if collective.root == self.rank:
+            self.session.wait(lambda: self._all_done() > collective.number - BROADCASTS_AHEAD or None)
+        else:
+            self.post.tell([self.members[collective.root]])
+
+    # -- the collectives ----------------------------------------------------------------------------------------
+
+    def _tensor(self, rank: int, part: _Part) -> Tensor:
+        return self.post.segments[self.members[rank]].view(part.block, part.layout)
+
+    def _do_broadcast(self, collective: _Collective) -> Tensor:
+        if collective.root != self.rank:
+            part = collective.parts[collective.root]
+            collective.x.copy_(self._tensor(collective.root, part).view(collective.x.shape))
+        return collective.x
+
+    def _do_gather(self, collective: _Collective) -> list[Tensor]:
+        everyone = []
+        for rank in range(self.size):
+            source = collective.x if rank == self.rank else self._tensor(rank, collective.parts[rank])
+            kept = self._kept.get(rank)
+            if kept is None or kept.shape != source.shape or kept.dtype != source.dtype:
+                kept = self._kept[rank] = torch.empty_like(source)
+            everyone.append(kept.copy_(source))
+        return everyone
+
+    def _do_mean(self, collective: _Collective) -> Tensor:
+        x = collective.x
+        weights = [collective.parts[r].weight if r != self.rank else collective.weight for r in range(self.size)]
+        if any(weights):
+            out = x.view(-1) if x.is_contiguous() else x.reshape(-1).clone()
+            sources = [
+                out if rank == self.rank else self._tensor(rank, collective.parts[rank]).view(-1)
+                for rank in range(self.size)
+            ]
+            mean_in_chunks(out, sources, weights)
+            if not x.is_contiguous():
+                x.copy_(out.view(x.shape))
+        return x
+
+
+def mean_in_chunks(out: Tensor, sources: Sequence[Tensor], weights: Sequence[float]) -> None:
+    """Write the weighted mean of ``sources``, one of which may be ``out`` itself, as `arithmetic.mean_of` would."""
+    length = max(1, CHUNK_BYTES // out.element_size())
+    total = sum(weights)
+    for begin in range(0, out.numel(), length):
+        chunks = [source[begin : begin + length] for source in sources]
+        target = out[begin : begin + length]
+        first, second = scale(chunks[0], weights[0]), scale(chunks[1], weights[1])
+        if len(chunks) == 2:
+            torch.add(first, second, out=target)
+        else:
+            summed = first + second
+            for chunk, weight in zip(chunks[2:], weights[2:], strict=True):
+                summed.add_(scale(chunk, weight))
+            target.copy_(summed)
+        divide(target, total)
+
+
+class _Part:
+    """What another member has published of a collective."""
+
+    def __init__(self, verb: str, root: int, weight: float, block: int, layout: Layout) -> None:
+        self.verb, self.root, self.weight, self.block, self.layout = verb, root, weight, block, layout
+
+    def fits(self, mine: _Collective) -> bool:
+        """Tell whether this is a part of ``mine``."""
+        same = self.verb == mine.verb and self.root == mine.root and self.layout.dtype == mine.layout.dtype
+        return same and (mine.verb == "gather" or self.layout.nbytes == mine.layout.nbytes)
+
+    def __str__(self) -> str:
+        return describe(self.verb, self.layout, self.root)
+
+
+class _Collective:
+    """A collective that we have called."""
+
+    def __init__(self, verb: str, x: Tensor, *, weight: float = 0.0, root: int = 0) -> None:
+        self.verb, self.x, self.weight, self.root = verb, x, weight, root
+        self.layout = Layout.of(x)
+        self.number = -1
+        self.parts: dict[int, _Part] = {}
+        self.completed = False
+        self.result: Any = None
+
+    def __str__(self) -> str:
+        return describe(self.verb, self.layout, self.root)
+
+
+def describe(verb: str, layout: Layout, root: int) -> str:
+    """Write a collective as it was called."""
+    what = f"{verb}{tuple(layout.shape)}"
+    if verb == "broadcast":
+        what += f" from {root}"
+    return what if layout.dtype == torch.float32 else f"{what} of {str(layout.dtype).removeprefix('torch.')}"
