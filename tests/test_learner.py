@@ -1,0 +1,269 @@
+"""The flat vector: layout, buffers, optimizers, narrower types."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from roundelay.errors import SettingsError
+from roundelay.learner import ALIGNMENT_BYTES, Learner
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def take_gradient(me: Learner, seed: int = 1) -> None:
+    me.look()
+    me.frames = 1
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed))
+    me.module(x).square().mean().backward()
+    me.collect()
+
+
+def test_parameters_lie_on_cache_lines_and_buffers_behind_them() -> None:
+    me = Learner(model(), None)
+    assert all(place.part.start * 4 % ALIGNMENT_BYTES == 0 for place in me.places)
+    assert [place.name for place in me.places][-2:] == ["1.running_mean", "1.running_var"]
+    assert all((place.part.start >= me.tail) == ("running" in place.name) for place in me.places)
+    assert [tuple(c.shape) for c in me.constants] == [()]  # num_batches_tracked
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+        lambda p: torch.optim.RMSprop(p, lr=0.01),
+        lambda p: torch.optim.Adagrad(p, lr=0.01),
+    ],
+)
+def test_any_optimizer_steps_as_it_does_by_itself(make: object) -> None:
+    plain, ours = model(), model()
+    optimizer = make(plain.parameters())  # type: ignore[operator]  # a lambda of the parametrisation
+    me = Learner(ours, make(ours.parameters()))  # type: ignore[operator]
+    for step in range(5):
+        take_gradient(me, step)
+        me.descend()
+        optimizer.zero_grad()
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
+        plain(x).square().mean().backward()
+        optimizer.step()
+    me.look()
+    for mine, theirs in zip(ours.state_dict().values(), plain.state_dict().values(), strict=True):
+        if mine.is_floating_point() and mine.ndim == 1 and mine.shape == (5,):
+            torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)  # statistics: added as a difference
+        else:
+            assert torch.equal(mine, theirs)
+
+
+def test_parameter_groups_keep_their_rates_under_a_schedule() -> None:
+    module = model()
+    groups: list[dict[str, Any]] = [{"params": module[0].parameters(), "lr": 0.5}, {"params": module[3].parameters()}]
+    groups.append({"params": module[1].parameters(), "lr": 0.0})
+    me = Learner(module, torch.optim.SGD(groups, lr=0.1))
+    take_gradient(me)
+    before, gradient = me.weights.clone(), me.grad.clone()
+    me.factor = 0.5
+    me.descend()
+    moved = before - me.weights
+    rates = {"0": 0.25, "1": 0.0, "3": 0.05}
+    for place in me.places:
+        if place.part.start < me.tail:
+            expected = rates[place.name[0]] * place.view(gradient)
+            torch.testing.assert_close(place.view(moved), expected, rtol=1e-5, atol=1e-7)
+    assert [group["lr"] for group in me.optimizer.param_groups] == [0.5, 0.1, 0.0]  # type: ignore[union-attr]
+
+
+def test_clipping_leaves_statistics_alone() -> None:
+    module = model()
+    me = Learner(module, torch.optim.SGD(module.parameters(), lr=1.0), clip=0.01)
+    take_gradient(me)
+    change = me.grad[me.tail :].clone()
+    me.clip_(me.grad)
+    assert torch.linalg.vector_norm(me.grad[: me.tail]) == pytest.approx(0.01, rel=1e-4)
+    assert torch.equal(me.grad[me.tail :], change)
+
+
+def test_statistics_change_only_with_the_step() -> None:
+    module = model()
+    me = Learner(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    before = me.weights.clone()
+    take_gradient(me)
+    assert torch.equal(me.weights, before)
+    assert bool(me.grad[me.tail :].abs().sum() > 0)
+    me.descend()
+    mean = next(place for place in me.places if place.name == "1.running_mean")
+    reference = model()
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    reference(x)
+    torch.testing.assert_close(mean.view(me.weights), reference[1].running_mean)
+
+
+def test_gradients_that_left_their_place_are_found() -> None:
+    module = model()
+    me = Learner(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    take_gradient(me)
+    expected = me.grad.clone()
+    me.look()
+    me.optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    me.module(x).square().mean().backward()
+    me.collect()
+    assert torch.equal(me.grad[: me.tail], expected[: me.tail])
+
+
+def test_tied_parameters_have_one_place_and_frozen_ones_none() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+            self.b = nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+            self.c = nn.Linear(4, 4)
+            self.c.requires_grad_(False)
+
+    me = Learner(Tied(), None)
+    assert [place.name for place in me.places] == ["a.weight", "a.bias", "b.bias"]
+    assert [tuple(c.shape) for c in me.constants] == [(4, 4), (4,)]
+    assert me.module.b.weight.data_ptr() == me.module.a.weight.data_ptr()  # type: ignore[union-attr, operator]
+
+
+def test_nothing_to_train_is_an_error() -> None:
+    module = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(SettingsError, match="nothing to train"):
+        Learner(module, None)
+
+
+def test_narrow_parameters_train_over_a_float32_vector() -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(3, 1).to(torch.bfloat16)
+    me = Learner(module, torch.optim.SGD(module.parameters(), lr=1e-3))
+    start = me.weights.clone()
+    assert me.weights.dtype == torch.float32
+    x = torch.ones(4, 3, dtype=torch.bfloat16)
+    for _ in range(10):
+        me.look()
+        me.frames = 1
+        (module(x) - 3).square().mean().backward()
+        me.collect()
+        me.descend()
+    assert module.weight.dtype == torch.bfloat16
+    steps = (me.weights - start).abs()[:3]
+    assert bool((steps > 0).all())  # steps too small for bfloat16 add up in the master vector
+    me.look()
+    assert torch.equal(module.weight.detach().float().view(-1), me.weights[:3].to(torch.bfloat16).float())
+
+
+def test_lstm_trains_through_views() -> None:
+    def losses(ours: bool) -> list[float]:
+        torch.manual_seed(0)
+        lstm = nn.LSTM(4, 6, num_layers=2, bidirectional=True)
+        optimizer = torch.optim.SGD(lstm.parameters(), lr=0.5)
+        me = Learner(lstm, optimizer) if ours else None
+        x, found = torch.randn(7, 2, 4), []
+        for _ in range(4):
+            if me is not None:
+                me.look()
+                me.frames = 1
+            else:
+                optimizer.zero_grad()
+            loss = (lstm(x)[0] - 0.3).square().mean()
+            loss.backward()
+            if me is not None:
+                me.collect()
+                me.descend()
+            else:
+                optimizer.step()
+            found.append(float(loss.detach()))
+        return found
+
+    assert losses(ours=True) == losses(ours=False)
+
+
+def test_aliased_snapshot_gives_the_same_weights() -> None:
+    def train(one: bool) -> Tensor:
+        module = model()
+        me = Learner(module, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+        me.alias(one=one)
+        assert (me.seen is me.weights) == one
+        for step in range(5):
+            take_gradient(me, step)
+            me.descend()
+        return me.weights
+
+    assert torch.equal(train(True), train(False))
+
+
+def test_moments_are_made_where_there_are_none_and_do_not_change_training() -> None:
+    def train(ask: bool, make: type[torch.optim.Optimizer]) -> Tensor:
+        module = model()
+        optimizer = make(module.parameters(), lr=0.01)  # type: ignore[call-arg]  # all have lr
+        me = Learner(module, optimizer)
+        if ask:
+            assert all(float(moment.abs().sum()) == 0 for moment in me.moments())
+        for step in range(3):
+            take_gradient(me, step)
+            me.descend()
+        return me.weights
+
+    assert torch.equal(train(True, torch.optim.AdamW), train(False, torch.optim.AdamW))
+
+
+def test_parts_cover_the_vector_from_its_end() -> None:
+    me = Learner(model(), None)
+    for bucket in (1, 100, 10**9):
+        parts = me.parts(bucket)
+        assert sum(part.stop - part.start for part in parts) == me.weights.numel()
+        assert all(a.start == b.stop for a, b in itertools.pairwise(parts[:-1]))
+        assert parts[-1] == slice(me.tail, me.weights.numel())
+        assert parts[-2].start == 0
+    assert len(me.parts(1)) == 7  # six parameters, one tail
+
+
+def test_cuts_lie_between_parameters() -> None:
+    me = Learner(model(), None)
+    starts = {place.part.start for place in me.places} | {me.weights.numel()}
+    for pieces in (1, 2, 3):
+        cuts = me.cuts(pieces)
+        assert len(cuts) == pieces
+        assert cuts[0].start == 0
+        assert cuts[-1].stop == me.weights.numel()
+        assert all(cut.stop in starts for cut in cuts)
+
+
+def test_a_step_on_a_part_moves_nothing_else() -> None:
+    module = model()
+    me = Learner(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    take_gradient(me)
+    first, second = me.cuts(2)
+    before = me.weights.clone()
+    me.descend(me.grad, part=second)
+    assert torch.equal(me.weights[first], before[first])
+    assert not torch.equal(me.weights[second], before[second])
+
+
+def test_announced_parts_come_in_order_and_hold_the_gradient() -> None:
+    module = model()
+    me = Learner(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    take_gradient(me)
+    expected, told = me.grad.clone(), []
+    me.look()
+    parts = me.parts(1)
+    finish = me.announce(parts, lambda part: told.append((part, me.grad[part].clone())))
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    me.module(x).square().mean().backward()
+    early = len(told)
+    me.collect()
+    finish()
+    assert early == len(parts) - 1  # all but the statistics were told of during the backward pass
+    assert [part for part, _ in told] == parts
+    for part, gradient in told[:-1]:
+        assert torch.equal(gradient, expected[part])
+    take_gradient(me)  # the hooks are gone
+    assert len(told) == len(parts)
