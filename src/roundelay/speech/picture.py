@@ -104,8 +104,8 @@ def _features(picture: Picture, scale: float, top: float) -> list[str]:
     image = base64.b64encode(png(colours(picture.features.T[::-1]))).decode() if len(picture.features) else ""
     return [
         _label("features", top, _HEAT),
-        f"<image x='{_LEFT + picture.offset * scale:.1f}' y='{top}' width='{width:.1f}' height='{_HEAT}' preserveAspectRatio='none' "
-        f"style='image-rendering:pixelated' href='data:image/png;base64,{image}'/>",
+        f"<image x='{_LEFT + picture.offset * scale:.1f}' y='{top}' width='{width:.1f}' height='{_HEAT}' "
+        f"preserveAspectRatio='none' style='image-rendering:pixelated' href='data:image/png;base64,{image}'/>",
     ]
 
 
