@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -165,7 +164,7 @@ def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None
     roundelay corpus check corpora/an4
     """  # noqa: D301
     if (folder / "prepared.json").is_file():
-        _print_json(importlib.import_module("roundelay.speech.summary").check(folder))
+        _check_prepared(folder, as_json=as_json)
         return
     from roundelay.corpora.check import check as look_over
 
@@ -184,6 +183,22 @@ def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None
     _complain("error", report.errors)
     if report.errors:
         raise DataError(f"{folder}: {len(report.errors)} errors, the first: {report.errors[0]}")
+
+
+def _check_prepared(folder: Path, *, as_json: bool) -> None:
+    from roundelay.speech import summary
+
+    found = summary.check(folder)
+    problems = found["problems"]
+    if as_json:
+        _print_json(found)
+    else:
+        click.echo("\n".join(summary.lines(found)))
+    _complain("warning", problems)
+    # what the preparation noted itself (silent, clipped, not aligned) is no damage
+    noted = sum(len(part[kind]) for part in found["splits"].values() for kind in ("failed", "silent", "clipped"))
+    if len(problems) > noted:
+        raise DataError(f"{folder}: damaged, {len(problems) - noted} errors, the first: {problems[0]}")
 
 
 def _complain(kind: str, lines: list[str]) -> None:
