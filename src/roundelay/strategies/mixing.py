@@ -206,8 +206,8 @@ class Bipartite(Topology):
     uneven: bool = False
 
     def fits(self, size: int) -> bool:
-        """Say whether there are as many active as passive learners."""
-        return self.uneven or size % 2 == 0
+        """Say whether there are as many active as passive learners; one alone has nobody to talk to."""
+        return self.uneven or size == 1 or size % 2 == 0
 
     def fallback(self) -> Topology:
         """Return the uneven form, in which the roles stay."""

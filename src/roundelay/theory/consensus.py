@@ -165,21 +165,32 @@ def measure(mixing: Mixing | Given, size: int, *, seed: int = 0) -> float:
     """Return the contraction as seen: mix random vectors until only what shrinks slowest is left, then look."""
     if size == 1:
         return 0.0
-    generator = torch.Generator().manual_seed(seed)
+    generator, rounds = torch.Generator().manual_seed(seed), cycle(mixing, size)
     x = _across(size) @ torch.randn(size, 8, generator=generator, dtype=torch.float64)
-    x /= torch.linalg.matrix_norm(x)
-    rounds = cycle(mixing, size)
-    settle = max(50, size * size) // max(1, rounds) * rounds  # a ring's modes part in about n² iterations
-    looked, squares, product = max(DRAWS, DRAWS // max(1, rounds) * rounds, 8 * rounds), 0.0, 0.0
-    for k, matrix in zip(range(settle + looked), matrices(mixing, size), strict=False):
-        x = matrix @ x
-        norm = float(torch.linalg.matrix_norm(x))
+    if rounds:
+        x = _settled(mixing, size) @ x
+    norm = float(torch.linalg.matrix_norm(x))
+    looked, squares, logs = max(1, DRAWS // max(1, rounds)) * max(1, rounds), 0.0, 0.0
+    for matrix, _ in zip(matrices(mixing, size), range(looked), strict=False):
         if norm < NOTHING:
             return 0.0
-        x = (x - x.mean(0)) / norm
-        if k >= settle:
-            squares, product = squares + norm * norm, product + math.log(norm)
-    return math.exp(product / looked) if rounds else math.sqrt(squares / looked)
+        x = matrix @ ((x - x.mean(0)) / norm)
+        norm = float(torch.linalg.matrix_norm(x))
+        squares, logs = squares + norm * norm, logs + math.log(max(norm, NOTHING))
+    return math.exp(logs / looked) if rounds else math.sqrt(squares / looked)
+
+
+def _settled(mixing: Mixing | Given, size: int) -> Tensor:
+    """Return what some n² iterations, after which a ring's modes have parted, do to a vector, but for its length."""
+    product = _across(size)
+    for matrix, _ in zip(matrices(mixing, size), range(cycle(mixing, size)), strict=False):
+        product = matrix @ product
+    for _ in range(max(6, 2 * size.bit_length())):
+        norm = float(torch.linalg.matrix_norm(product))
+        if norm < NOTHING:
+            return torch.zeros_like(product)
+        product = (product / norm) @ (product / norm)
+    return product
 
 
 def together(mixing: Mixing | Given, size: int) -> int | None:
