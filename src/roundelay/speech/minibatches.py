@@ -154,6 +154,7 @@ def _gather(store: Store, numbers: Ints, times: Ints) -> npt.NDArray[np.generic]
     shape = rows.shape if store.dim == 0 else (*rows.shape, store.dim)
     result = np.empty(shape, store.dtype)
     shards = store.shards[numbers]
+    store.note(len(rows))
     for shard in np.unique(shards):
         here = np.flatnonzero(shards == shard)
         if len(here) == len(rows):
@@ -178,7 +179,7 @@ class FrameMinibatches:
     def __len__(self) -> int:
         return len(self._order)
 
-    def frames(self, epoch: int, index: int) -> int:  # noqa: ARG002 (the same in every epoch)
+    def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch: all are of one size but the last."""
         return min(self._order.size, self._order.total - index * self._order.size)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shutil
 import sys
@@ -29,6 +30,7 @@ Array = npt.NDArray[Any]
 INDEX = "index.json"
 UTTERANCES_PER_SHARD = 128
 _FORMAT = 1
+_MAPPED_BYTES = 1 << 26
 _DTYPES = ("float32", "float16", "int32", "int16")
 
 
@@ -70,6 +72,7 @@ class Store(Mapping[str, Array]):
         """The row in its shard at which each utterance begins."""
         self._numbers = {name: i for i, name in enumerate(self.ids)}
         self._maps: dict[int, Array] = {}
+        self._handed_out = 0
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -84,6 +87,7 @@ class Store(Mapping[str, Array]):
     def __getitem__(self, utterance: str) -> Array:
         number = self._numbers[utterance]
         start = int(self.starts[number])
+        self.note(int(self.lengths[number]))
         return self.shard(int(self.shards[number]))[start : start + int(self.lengths[number])]
 
     def __iter__(self) -> Iterator[str]:
@@ -116,6 +120,19 @@ class Store(Mapping[str, Array]):
                 mapped = np.memmap(path, self.dtype, mode="c" if self._private else "r").reshape(shape)
             self._maps[number] = mapped
         return mapped
+
+    def note(self, rows: int) -> None:
+        """Count rows that are about to be read; after every 64 MB let go of the pages read so far.
+
+        They stay in the operating system's cache, and views stay good; but they no longer count as this process's
+        memory, which so stays the same however much there is to read.
+        """
+        self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)
+        if self._handed_out > _MAPPED_BYTES and not self._private:
+            self._handed_out = 0
+            for mapped in list(self._maps.values()):
+                if isinstance(mapped, np.memmap):
+                    mapped._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]  # not in numpy's types
 
     def verify(self) -> None:
         """Read everything once and compare the checksums."""
