@@ -16,6 +16,7 @@ from roundelay.communicator import Communicator, Later
 from roundelay.errors import NumericalError
 from roundelay.job import Job
 from roundelay.learner import Learner
+from roundelay.runtimes import mpi
 from roundelay.runtimes.baton import complete
 from roundelay.runtimes.mpi import MpiRuntime
 from roundelay.strategies.averaging import Averaging
@@ -97,6 +98,16 @@ def train(runtime: MpiRuntime, settings: Settings) -> Any:
     training = job_of(settings).training(runtime)
     consensus = complete(training.run())
     return {"weights": consensus.tolist(), "scores": training.scores, "seconds": runtime.now()}
+
+
+def train_all(runtime: MpiRuntime, settings: Settings) -> Any:
+    """Train several jobs one after another, so that only the first has to wait for torch to be imported."""
+    results = []
+    for job in settings["jobs"]:
+        own = mpi.runtime(None)
+        results.append(train(own, job))
+        own.finish()
+    return results
 
 
 def fail(runtime: MpiRuntime, settings: Settings) -> Any:

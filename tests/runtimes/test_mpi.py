@@ -28,7 +28,7 @@ try:
 except RoundelayError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]  # each starts Python and torch on every rank
 
 
 @pytest.fixture(autouse=True)
@@ -50,32 +50,27 @@ def trained(record: Path) -> list[int]:
     return sorted(line["minibatch"] for line in lines if line["event"] == "step")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
-def test_two_ranks_equal_the_simulator_to_the_bit(strategy: str, optimizer: str) -> None:
-    settings = {"strategy": strategy, "optimizer": optimizer, "minibatches": 200}
-    expected = simulated(job_of(settings), 2).consensus
-    for result in run("train", settings, size=2):
-        assert torch.equal(torch.tensor(result["weights"]), expected)
+AGREEMENT = {
+    f"{strategy} {optimizer}": {"strategy": strategy, "optimizer": optimizer, "minibatches": 200}
+    for strategy in ("synchronous", "averaging")
+    for optimizer in ("sgd", "adamw")
+} | {"in buckets": {"strategy": "synchronous", "hyperparameters": {"bucket_bytes": 256}, "minibatches": 60}}
 
 
-@pytest.mark.slow
-def test_averages_that_overlap_the_backward_pass_equal_the_simulator() -> None:
-    settings = {"strategy": "synchronous", "hyperparameters": {"bucket_bytes": 256}, "minibatches": 50}
-    expected = simulated(job_of(settings), 2).consensus
-    for result in run("train", settings, size=2):
-        assert torch.equal(torch.tensor(result["weights"]), expected)
+@pytest.fixture(scope="module")
+def agreement() -> dict[int, list[list[Any]]]:
+    """What 2 and 4 ranks come to, by rank and job."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(JOBS.parents[1]))
+        return {size: run("train_all", {"jobs": list(AGREEMENT.values())}, size=size) for size in (2, 4)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
-def test_four_ranks_are_near_the_simulator(strategy: str) -> None:
-    settings = {"strategy": strategy, "minibatches": 200}
-    expected = simulated(job_of(settings), 4).consensus
-    results = [torch.tensor(result["weights"]) for result in run("train", settings, size=4)]
-    assert all(torch.equal(result, results[0]) for result in results)
-    assert (results[0] - expected).abs().max() <= 1e-5 * expected.abs().max()
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("job", AGREEMENT)
+def test_ranks_equal_the_simulator_to_the_bit(job: str, size: int, agreement: dict[int, list[list[Any]]]) -> None:
+    expected = simulated(job_of(AGREEMENT[job]), size).consensus
+    for results in agreement[size]:
+        assert torch.equal(torch.tensor(results[list(AGREEMENT).index(job)]["weights"]), expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -91,7 +86,6 @@ def test_uneven_rounds_lose_no_minibatch(strategy: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
 
 
-@pytest.mark.slow
 def test_requests_during_training_conserve_the_mean(tmp_path: Path) -> None:
     settings = {"strategy": "gossip", "minibatches": 200, "debug": True}
     results = run("train", settings, size=4, folder=tmp_path)

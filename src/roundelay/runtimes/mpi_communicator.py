@@ -1,4 +1,4 @@
-"""The communicator under MPI: non-blocking collectives, messages with real headers, requests that a peer serves."""
+"""The communicator under MPI: its verbs, its groups, and requests that a peer serves."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 import numpy as np
-import torch
 from mpi4py import MPI
 from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.errors import Mismatch
-from roundelay.runtimes.arithmetic import divide
 from roundelay.runtimes.local import Settled
-from roundelay.runtimes.messages import Layout
+from roundelay.runtimes.mpi_collectives import Broadcast, Gather, Mean
 from roundelay.runtimes.mpi_engine import ANSWER, REQUEST, TURNS, Engine, Incoming, Operation
-from roundelay.runtimes.mpi_messages import HEADER_WORDS, Bytes, Header, Lender, tensor_in, unpack
+from roundelay.runtimes.mpi_messages import Header, Lender, unpack
 
 __all__ = ["MpiCommunicator"]
 
 T = TypeVar("T")
 
-EXCHANGE, GATHER = 1, 1 + TURNS  # tags in a group's own communicator; each takes TURNS of them
+EXCHANGE = 1  # in a group's own communicator; takes TURNS tags, after which come those of collectives
 MAX_KEPT_GROUPS = 62  # of one partition: they are told about as the bits of one number
 
 
@@ -36,26 +34,26 @@ class MpiCommunicator:
         self.rank, self.size = comm.rank, comm.size
         self._collectives = 0
         self._sent, self._received = [0] * self.size, [0] * self.size
-        self.lenders = {verb: Lender(engine.buffers) for verb in ("gather", "exchange", "request")}
+        self._lenders = {verb: Lender(engine.buffers) for verb in ("gather", "exchange", "request")}
         self._groups: dict[tuple[tuple[int, ...], ...], list[_Kept]] = {}
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
         """Replace ``x`` by the weighted mean."""
         if self.size == 1:
             return Settled(x)
-        return self._start(_Mean(self, self._header("mean", x, weight), x))
+        return self._start(Mean(self.engine, self.comm, self._header("mean", x, weight), x))
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
         """Everyone's ``x``."""
         if self.size == 1:
             return Settled([x.clone()])
-        return self._start(_Gather(self, self._header("gather", x), x))
+        return self._start(Gather(self.engine, self.comm, self._header("gather", x), x, self._lenders["gather"]))
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
         """Copy ``root``'s ``x`` into everyone's."""
         if self.size == 1:
             return Settled(x)
-        return self._start(_Broadcast(self, self._header("broadcast", x, root), x))
+        return self._start(Broadcast(self.engine, self.comm, self._header("broadcast", x, root), x))
 
     def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
         """Send to one rank, receive from another."""
@@ -63,11 +61,11 @@ class MpiCommunicator:
         self._sent[to], self._received[of] = sent + 1, received + 1
         engine.observer.count_bytes(x.nbytes if to != self.rank else 0)
         with engine.lock:
-            self.lenders["exchange"].reclaim()
+            self._lenders["exchange"].reclaim()
             header = Header.of("exchange", x, sequence=sent, rank=self.rank)
             engine.send(self.comm, header, x, to=to, tag=EXCHANGE + sent % TURNS)
             theirs = Incoming(self.comm, of, EXCHANGE + received % TURNS, engine.buffers)
-            return self._start(_Received(self, theirs, x, self.lenders["exchange"]))
+            return self._start(_Received(self, theirs, x, self._lenders["exchange"]))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to`` serve our ``x``."""
@@ -78,12 +76,12 @@ class MpiCommunicator:
             return self._start(own)
         engine.observer.count_bytes(x.nbytes)
         with engine.lock:
-            self.lenders["request"].reclaim()
+            self._lenders["request"].reclaim()
             number, peer = engine.next_request(), self.members[to]
             header = Header.of("request", x, sequence=number, rank=self.rank)
             engine.send(engine.post, header, x, to=peer, tag=REQUEST)
             answer = Incoming(engine.post, peer, ANSWER + number % TURNS, engine.buffers)
-            return self._start(_Received(self, answer, x, self.lenders["request"]))
+            return self._start(_Received(self, answer, x, self._lenders["request"]))
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Make the communicator of the group we are in.
@@ -137,141 +135,6 @@ class _Kept:
         assert isinstance(comm, MPI.Intracomm)
         self.comm = comm
         self.user: weakref.ref[MpiCommunicator]
-
-
-class _Collective(Operation[T]):
-    """A collective, and a small one that goes before it: everyone's header.
-
-    By it all know that all are here, who calls what, and a mean's weights in rank order.
-    """
-
-    def __init__(self, comm: MpiCommunicator, header: Header, x: Tensor) -> None:
-        super().__init__(comm.engine)
-        self.comm, self.header, self.x, self.size = comm, header, x, x.nbytes
-        self._mine, self._words = header.words(), np.empty((comm.size, HEADER_WORDS), np.int64)
-        self.headers: list[Header] = []
-        self._buffer: Bytes
-        with self.engine.lock:
-            self._calls = comm.comm.Iallgather(self._mine, self._words)
-            self._requests = self.start()
-
-    def start(self) -> list[MPI.Request]:
-        """Start what moves the tensors themselves; the engine's lock is held."""
-        raise NotImplementedError
-
-    def called(self) -> list[MPI.Request]:
-        """Start what can only be started when everyone's header is known."""
-        return []
-
-    def advance(self) -> bool:
-        """Wait for all headers, then for the tensors."""
-        if not self.headers:
-            if not self._calls.Test():
-                return False
-            self.arrived = self.engine.now()
-            self.headers = [Header.read(words) for words in self._words]
-            self._check_match()
-            self._requests += self.called()
-        self._requests = [request for request in self._requests if not request.Test()]
-        return not self._requests
-
-    def _check_match(self) -> None:
-        for rank, theirs in enumerate(self.headers):
-            if not theirs.matches(self.header):
-                raise Mismatch(
-                    f"collective {self.header.sequence}: rank {rank} called {theirs}, "
-                    f"rank {self.comm.rank} called {self.header}"
-                )
-
-    def _stage(self, dtype: torch.dtype) -> Tensor:
-        layout = Layout(dtype, tuple(self.x.shape))
-        self._buffer = self.engine.buffers.take(layout.nbytes)
-        return tensor_in(self._buffer, layout)
-
-    def _unstage(self) -> None:
-        with self.engine.lock:
-            self.engine.buffers.give(self._buffer)
-
-
-class _Mean(_Collective[Tensor]):
-    """The sum of a scaled copy, divided by the sum of the weights."""
-
-    def start(self) -> list[MPI.Request]:
-        """Scale and start to add."""
-        # MPI has no sums of types narrower than float32; the sum of two that is rounded to such a type is the same.
-        wide = self.x.dtype if self.x.dtype in (torch.float32, torch.float64) else torch.float32
-        weight, self._staged = self.header.argument, self._stage(wide)
-        if weight == 0.0:
-            self._staged.zero_()  # even where x is not finite
-        elif weight == 1.0:
-            self._staged.copy_(self.x)
-        elif wide == self.x.dtype and self.x.device.type == "cpu":
-            torch.mul(self.x, weight, out=self._staged)
-        else:
-            self._staged.copy_(self.x * weight)
-        kind = MPI.DOUBLE if wide == torch.float64 else MPI.FLOAT
-        return [self.comm.comm.Iallreduce(MPI.IN_PLACE, [self._staged.numpy(), kind], MPI.SUM)]
-
-    def result(self) -> Tensor:
-        """Put the mean where ``x`` was."""
-        weights = [header.argument for header in self.headers]
-        if any(weights):
-            divide(self.x.copy_(self._staged), sum(weights))
-        self._unstage()
-        return self.x
-
-
-class _Broadcast(_Collective[Tensor]):
-    """A copy to everyone."""
-
-    def start(self) -> list[MPI.Request]:
-        """Start to send or to receive."""
-        self._staged = self._stage(self.x.dtype)
-        if self.comm.rank == self.header.argument:
-            self._staged.copy_(self.x)
-        memory = [self._buffer, self.x.nbytes, MPI.BYTE]
-        return [self.comm.comm.Ibcast(memory, int(self.header.argument))]
-
-    def result(self) -> Tensor:
-        """Put the root's where ``x`` was."""
-        if self.comm.rank != self.header.argument:
-            self.x.copy_(self._staged)
-        self._unstage()
-        return self.x
-
-
-class _Gather(_Collective[list[Tensor]]):
-    """Everyone sends to everyone; who receives knows all sizes by the headers."""
-
-    def start(self) -> list[MPI.Request]:
-        """Send ours."""
-        comm, self._lender = self.comm, self.comm.lenders["gather"]
-        self._lender.reclaim()
-        self._stage(self.x.dtype).copy_(self.x.detach())
-        memory, tag = [self._buffer, self.x.nbytes, MPI.BYTE], GATHER + self.header.sequence % TURNS
-        return [comm.comm.Isend(memory, to, tag) for to in range(comm.size) if to != comm.rank]
-
-    def called(self) -> list[MPI.Request]:
-        """Receive theirs."""
-        comm, tag = self.comm, GATHER + self.header.sequence % TURNS
-        self._buffers = [
-            self._buffer if rank == comm.rank else self.engine.buffers.take(theirs.layout.nbytes)
-            for rank, theirs in enumerate(self.headers)
-        ]
-        return [
-            comm.comm.Irecv([self._buffers[rank], theirs.layout.nbytes, MPI.BYTE], rank, tag)
-            for rank, theirs in enumerate(self.headers)
-            if rank != comm.rank
-        ]
-
-    def result(self) -> list[Tensor]:
-        """Lend them."""
-        for buffer in self._buffers:
-            self._lender.lend(buffer)
-        return [
-            tensor_in(buffer, theirs.layout).to(self.x.device)
-            for buffer, theirs in zip(self._buffers, self.headers, strict=True)
-        ]
 
 
 class _Received(Operation[Tensor]):

@@ -156,11 +156,16 @@ def _end(process: subprocess.Popen[bytes], job: Path) -> None:
 
 def _pump(source: IO[bytes], target: TextIO, job: Path) -> None:
     """Pass on what ranks print, but not what mpiexec has to say about ranks that have failed."""
+    blank = b""  # held back: mpiexec begins so too
     for line in source:
         if (job / "ended").exists() or any(job.glob("error-*.json")) or line.startswith(b"====="):
             break
-        target.write(line.decode(errors="replace"))
+        if line == b"\n" and not blank:
+            blank = line
+            continue
+        target.write((blank + line).decode(errors="replace"))
         target.flush()
+        blank = b""
     for _ in source:  # so that nobody blocks on a full pipe
         pass
 
