@@ -183,6 +183,10 @@ class Learner:
             return []
         if not self.optimizer.state:
             self._make_moments()
+        return self._moments()
+
+    def _moments(self) -> list[Tensor]:
+        assert self.optimizer is not None
         return [
             value
             for place in self._parameters
@@ -207,7 +211,7 @@ class Learner:
         self._point(scratch, torch.zeros_like(scratch))
         self.step_optimizer()
         self._point(self.seen, self.grad)
-        for moment in self.moments():
+        for moment in self._moments():  # none at all of SGD without momentum
             moment.zero_()
 
     # -- views --------------------------------------------------------------------------------------------------
