@@ -1,0 +1,62 @@
+"""Elastic averaging by hand: asynchronous, synchronous, with momentum."""
+
+from __future__ import annotations
+
+import pytest
+
+from quadratic import walk
+from roundelay.errors import SettingsError
+from roundelay.strategies import EASGD, SynchronousEASGD
+from support import simulated, tiny_job
+
+
+def test_two_steps_by_hand() -> None:
+    # step 1: learners and centre are all at 0, no difference; 2 and 4
+    # step 2: e = (2 - 0)/4 = 0.5, centre 0.5, learner 0 at 2 - 0.5 - 2/2 = 0.5
+    #         e = (4 - 0.5)/4 = 0.875, centre 1.375, learner 1 at 4 - 0.875 + 12/2 = 9.125
+    path = walk(EASGD(period=1, elasticity=0.25), [4, 8, 0, 16], 2)
+    assert path.weights == {0: [2, 0.5], 1: [4, 9.125]}
+    assert path.consensus == 1.375
+
+
+def test_two_synchronous_steps_by_hand() -> None:
+    # step 2: 2 - 2/4 - 2/2 = 0.5 and 4 - 4/4 + 12/2 = 9; beta = 1/2: centre at half of the mean of 2 and 4
+    path = walk(SynchronousEASGD(period=1, elasticity=0.25), [4, 8, 0, 16], 2)
+    assert path.weights == {0: [2, 0.5], 1: [4, 9]}
+    assert path.consensus == 1.5
+
+
+@pytest.mark.parametrize("kind", [EASGD, SynchronousEASGD])
+def test_momentum_by_hand(kind: type[EASGD]) -> None:
+    # v = -(0 - 4)/2 = 2, x = 2; gradient at 2 + 2/2 = 3: v = 2/2 - 3/2 = -0.5, x = 1.5
+    path = walk(kind(period=1, elasticity=0.0, momentum=0.5), [4, 0], 1)
+    assert path.weights == {0: [2, 1.5]}
+
+
+def test_exchanges_every_period_only() -> None:
+    # alone for steps 2 and 3; at step 4 (steps done: 3) x = 1, the centre is at 0, e = 0.5: centre 0.5
+    path = walk(EASGD(period=3, elasticity=0.5), [8, 0, 0, 0], 1)
+    assert path.weights == {0: [4, 2, 1, 0]}
+    assert path.consensus == 0.5
+
+
+@pytest.mark.parametrize(("kind", "learners"), [(EASGD, 3), (SynchronousEASGD, 3), (EASGD, 1)])
+def test_default_elasticity(kind: type[EASGD], learners: int) -> None:
+    outcome = simulated(tiny_job(kind(), minibatches=6), learners)
+    for training in outcome.trainings:
+        assert isinstance(training.strategy, EASGD)
+        assert training.strategy.alpha == pytest.approx(0.9 / learners)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "complaint"),
+    [
+        (EASGD(period=0), "period must be at least 1, not 0"),
+        (EASGD(elasticity=1.5), "elasticity must be from 0 to 1, not 1.5"),
+        (EASGD(momentum=1.0), "momentum must be at least 0 and below 1, not 1.0"),
+        (SynchronousEASGD(elasticity=0.3), "at most 1/N for N = 4 learners, not 0.3"),
+    ],
+)
+def test_refuses(strategy: EASGD, complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        simulated(tiny_job(strategy), 4)
