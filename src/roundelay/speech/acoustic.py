@@ -85,8 +85,7 @@ class AcousticModel:
                 corpus.transforms = self._matrices(corpus, workers)
                 model = self.model
             found = workers.map(align_chunk, model, corpus.chunks())
-            for utterance, alignment in zip(corpus.utterances, (a for part in found for a in part), strict=True):
-                yield utterance, alignment
+            yield from zip(corpus.utterances, (a for part in found for a in part), strict=True)
 
     def speaker_transforms(
         self,

@@ -181,9 +181,9 @@ def compare(
 ) -> Agreement:
     """Compare two segmentations of an utterance, times in frames (a reference in seconds is divided by the shift).
 
-    ``names`` maps phones of either side to common ones; those not in it stay as they are.  A frame counts by its middle,
-    over the frames that both cover.  A boundary is where a phone of the reference begins, the first excepted; it is near
-    when the same phone begins in ``found`` within ``tolerance`` frames, each beginning being used once.
+    ``names`` maps phones of either side to common ones; those not in it stay as they are.  A frame counts by its
+    middle, over the frames that both cover.  A boundary is where a phone of the reference begins, the first excepted;
+    it is near when the same phone begins in ``found`` within ``tolerance`` frames, each beginning being used once.
     """
     common = names or {}
     ours = _joined([(common.get(name, name), begin, end) for name, begin, end in found])

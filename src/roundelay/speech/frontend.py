@@ -39,8 +39,8 @@ class Normaliser:
 class FrontEnd:
     """Turn stored features (T, F) into the model's (T, D).
 
-    ``fbank`` is log-mel energies, of which a DCT is taken; ``mfcc`` is static cepstra; both are normalised by speaker and
-    get deltas of two orders, or, where there is a ``projection`` (D, (2 context + 1) C), are spliced and projected.
+    ``fbank`` is log-mel energies, of which a DCT is taken; ``mfcc`` is static cepstra; both are normalised by speaker
+    and get deltas of two orders, or, where there is a ``projection`` (D, (2 context + 1) C), are spliced and projected.
     ``final`` features are taken as they come, except for the projection.
     """
 
@@ -94,7 +94,8 @@ def _dct(num_bins: int, num_cepstra: int) -> Array:
     angles = np.pi / num_bins * (np.arange(num_bins)[:, None] + 0.5) * np.arange(num_cepstra)
     table = np.cos(angles) * math.sqrt(2.0 / num_bins)
     table[:, 0] /= math.sqrt(2.0)
-    return table.astype(np.float32)
+    rounded: Array = table.astype(np.float32)
+    return rounded
 
 
 def check_features(utterance: str, features: Array) -> None:

@@ -166,8 +166,8 @@ class GraphBuilder:
     def _split(self, phone: int, lefts: frozenset[int], rights: frozenset[int]) -> list[_Copy]:
         """Copy a phone for its contexts, joining those with the same senones.
 
-        Left contexts are joined for each right one, then right contexts whose joined left ones are the same: so a copy is
-        a full product of left and right contexts, and no path mixes senones of different contexts.
+        Left contexts are joined for each right one, then right contexts whose joined left ones are the same: so a copy
+        is a full product of left and right contexts, and no path mixes senones of different contexts.
         """
         key = (phone, lefts, rights)
         if key not in self._copies:

@@ -21,7 +21,7 @@ from roundelay.speech.transforms import MlltStatistics, Scatter, collect_mllt
 from roundelay.speech.tree import SILENCE, Tree, TreeStatistics
 from roundelay.speech.viterbi import Transitions, search
 
-FRAMES_PER_CHUNK = 12_000
+FRAMES_PER_CHUNK = 18_000
 FRAMES_PER_SPEAKER = 60_000
 
 

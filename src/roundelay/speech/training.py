@@ -9,12 +9,12 @@ from functools import reduce
 
 import numpy as np
 
-from roundelay.errors import DataError
+from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.speech.acoustic import AcousticModel, Words
 from roundelay.speech.alignment import Alignment
 from roundelay.speech.frontend import FrontEnd, Input
 from roundelay.speech.gmm import Gmm, Statistics, update
-from roundelay.speech.hmm import Pronouncer, Spelling
+from roundelay.speech.hmm import GraphBuilder, Pronouncer, Pronunciations, Spelling
 from roundelay.speech.passes import (
     Corpus,
     Model,
@@ -25,11 +25,12 @@ from roundelay.speech.passes import (
     moments_chunk,
     realign_chunk,
     scatter_chunk,
+    too_short,
     tree_chunk,
 )
 from roundelay.speech.tensors import Array
 from roundelay.speech.transforms import MlltStatistics, Scatter, lda, mllt
-from roundelay.speech.tree import STATES, Tree, TreeStatistics
+from roundelay.speech.tree import SILENCE, STATES, Tree, TreeStatistics
 from roundelay.speech.viterbi import Transitions
 from roundelay.speech.workers import Workers
 
@@ -50,8 +51,21 @@ class GmmSettings:
     iterations: int = 18  # of the triphone stage, and of each stage after it
     adapt: bool = False  # LDA+MLLT and fMLLR per speaker on top
     num_projected: int = 40  # features kept by LDA
-    mono_hours: float = 1.0  # the flat start takes the shortest utterances up to this much
+    mono_hours: float = 1.0  # the flat start takes a sample of utterances of this much speech
+    hours: float = 30.0  # and the later stages one of this much
+    frames_per_second: float = 100.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_cepstra", "num_senones", "num_gaussians", "mono_gaussians", "mono_iterations", "iterations"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"gmm.{name} must be at least 1, not {getattr(self, name)}")
+        if self.num_gaussians < self.num_senones:
+            raise SettingsError(
+                f"gmm.num_gaussians must be at least num_senones, {self.num_senones}, not {self.num_gaussians}"
+            )
+        if self.input not in ("fbank", "mfcc", "final"):
+            raise SettingsError(f"gmm.input: {suggest(self.input, ('fbank', 'mfcc', 'final'))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +172,12 @@ class Trainer:
         return Tree.grow(reduce(TreeStatistics.merge, parts), num_senones=self.settings.num_senones)
 
 
-def equal_alignment(transcript: Sequence[tuple[tuple[int, ...], ...]], num_frames: int, tree: Tree) -> Alignment | None:
-    """Cut an utterance evenly into the states of silence, the first pronunciations, and silence."""
-    phones, words = [0], [-1]
-    for position, variants in enumerate(transcript):
-        phones += variants[0]
-        words += [position] * len(variants[0])
-    phones, words = [*phones, 0], [*words, -1]
+def equal_alignment(transcript: Sequence[Pronunciations], num_frames: int, tree: Tree) -> Alignment | None:
+    """Cut an utterance evenly into the states of its first pronunciations between silences; without them if short."""
+    phones = [phone for variants in transcript for phone in variants[0]]
+    words = [position for position, variants in enumerate(transcript) for _ in variants[0]]
+    if not phones or num_frames >= STATES * (len(phones) + 2):
+        phones, words = [SILENCE, *phones, SILENCE], [-1, *words, -1]
     num_states = STATES * len(phones)
     if num_frames < num_states:
         return None
@@ -175,6 +188,16 @@ def equal_alignment(transcript: Sequence[tuple[tuple[int, ...], ...]], num_frame
     return whole.retie(tree)
 
 
+def sample(corpus: Corpus, num_frames: float, seed: int) -> Corpus:
+    """Take utterances at random up to so many frames; all of them where there are no more."""
+    if corpus.num_frames <= num_frames:
+        return corpus
+    utterances = sorted(corpus.transcripts)
+    order = np.random.default_rng(seed).permutation(len(utterances))
+    ends = np.cumsum([corpus.lengths[utterances[i]] for i in order])
+    return corpus.subset([utterances[i] for i in sorted(order[: 1 + int(np.searchsorted(ends, num_frames))])])
+
+
 def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> Model:
     """Start flat and train monophones."""
     settings, corpus = trainer.settings, trainer.corpus
@@ -183,6 +206,10 @@ def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> 
         alignment = equal_alignment(corpus.transcripts[utterance], corpus.lengths[utterance], tree)
         if alignment:
             corpus.alignments[utterance] = alignment
+    if not corpus.alignments:
+        utterance = corpus.utterances[-1]
+        reason = too_short(GraphBuilder(tree)(corpus.transcripts[utterance]), corpus.lengths[utterance])
+        raise DataError(f"{utterance}: {reason}; and it is the longest utterance")
     model = trainer.single(front_end, tree)
     n = settings.mono_iterations
     often = [i for i in range(1, n) if i <= n // 2 or i % 2 == 0]
@@ -240,9 +267,14 @@ def train_gmm(
     spelling = Spelling(lexicon)
     num_phones = len(spelling.phones)
     with Workers(jobs) as workers:
-        corpus = Corpus.open(features, transcripts, speakers, spelling, front_end)
-        trainer = Trainer(corpus, workers, settings, progress)
+        whole = Corpus.open(features, transcripts, speakers, spelling, front_end)
+        whole = sample(whole, settings.hours * 3600 * settings.frames_per_second, settings.seed)
+        small = sample(whole, settings.mono_hours * 3600 * settings.frames_per_second, settings.seed)
+        trainer = Trainer(small, workers, settings, progress)
         model = train_monophones(trainer, front_end, num_phones)
+        if small is not whole:
+            trainer.corpus = whole
+            trainer.realign(model)
         model = train_triphones(trainer, front_end, num_phones)
         first_pass = None
         if settings.adapt:

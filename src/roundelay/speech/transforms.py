@@ -56,13 +56,15 @@ def lda(scatter: Scatter, num_kept: int) -> Array:
     within, between = scatter.covariances()
     if num_kept > len(within):
         raise DataError(f"LDA: {num_kept} features cannot be kept of {len(within)}")
-    ridge = 1e-6 * np.trace(within) / len(within)
+    ridge = 1e-10 * np.trace(within) / len(within)
     whiten = np.linalg.inv(np.linalg.cholesky(within + ridge * np.eye(len(within))))
     _, vectors = np.linalg.eigh(whiten @ between @ whiten.T)
     rows: Array = vectors.T[::-1][:num_kept] @ whiten
     # The sign of an eigenvector is arbitrary: the largest entry is made positive, so that runs agree.
     largest = np.abs(rows).argmax(axis=1)
-    return rows * np.sign(rows[np.arange(num_kept), largest])[:, None]
+    signs: Array = np.sign(rows[np.arange(num_kept), largest])
+    turned: Array = rows * signs[:, None]
+    return turned
 
 
 @dataclass(slots=True)

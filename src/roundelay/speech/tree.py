@@ -1,6 +1,6 @@
 """Tie triphone states to senones with a decision tree per phone and HMM state.
 
-P phones, Q questions, D features.  Moments of a set of frames are one row of 1 + 2D numbers: count, sums, sums of squares.
+P phones, Q questions, D features.  Moments of a set of frames are one row of 1 + 2D numbers: count, sums, squares.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def log_likelihood(moments: Array) -> Array:
     raw = moments[..., 1 + num_features :] / count - mean * mean
     variance = np.maximum(raw, VARIANCE_FLOOR)
     # With a floored variance the exponent no longer sums to the frame count, so it is computed.
-    return -0.5 * (count * (np.log(variance) + raw / variance)).sum(-1)
+    total: Array = -0.5 * (count * (np.log(variance) + raw / variance)).sum(-1)
+    return total
 
 
 @dataclass(slots=True)

@@ -1,14 +1,15 @@
 """Find the best path through the HMMs of many utterances at once.
 
-N nodes (phones in context), S distinct senones of an utterance, T frames.  The graphs of a batch lie side by side in one
-vector of states, so each frame takes a handful of vector operations whatever the number of utterances; the scores of all
-frames are kept in place of backpointers, and the way back asks again which predecessor won.
+N nodes (phones in context), S distinct senones of an utterance, T frames.  The graphs of a batch lie side by side in
+one vector of states, so each frame takes a handful of vector operations whatever the number of utterances; the scores
+of all frames are kept in place of backpointers, and the way back asks again which predecessor won.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Path:
 
 
 def search(graphs: Sequence[Graph], scores: Sequence[Array], transitions: Transitions) -> list[Path | None]:
-    """Search utterances; ``scores`` are (S, T), a row for each of the graph's senones.  None: no path has so few frames."""
+    """Search utterances; ``scores`` are (S, T), a row for each senone of the graph.  None: there are too few frames."""
     found: list[Path | None] = [None] * len(graphs)
     order = sorted(range(len(graphs)), key=lambda u: scores[u].shape[1])
     for batch in _batches(order, graphs, scores):
@@ -115,7 +116,7 @@ def _forward(batch: _Batch, best: Array) -> None:
     exits = np.full(batch.num_nodes + 1, -np.inf, np.float32)
     best[0, 0] += batch.entry
     best[0, 1:] = -np.inf
-    for previous, current in zip(best[:-1], best[1:], strict=True):
+    for previous, current in pairwise(best):
         moved = previous + batch.leave
         exits[:-1] = moved[-1]
         arriving = previous + batch.stay

@@ -1,7 +1,7 @@
 """Spread work on chunks of a corpus over processes, with results in order whatever their number.
 
-The parent reads and sends chunks as they are wanted, so nothing but the chunks under way is held twice, and processes are
-started afresh, so that neither open files nor threads are inherited.
+The parent reads and sends chunks as they are wanted, so nothing but the chunks under way is held twice, and processes
+are started afresh, so that neither open files nor threads are inherited.
 """
 
 from __future__ import annotations
