@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+torch.set_num_threads(1)  # as learners have it by default; two threads each would fight for the cores
 
 
 @pytest.fixture(scope="session")

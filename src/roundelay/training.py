@@ -224,10 +224,11 @@ class Training:
         wanted = stretch.evaluate and (self.task.held_out or self.me.debug)
         stop = await self._evaluate(stretch.end) if wanted else False
         self.stretch = len(self.stretches) if stop else self.stretch + 1
+        if stretch.warmup and self.strategy.servers:  # which took no part in it
+            await self.world.broadcast(self.me.weights, root=self.strategy.servers)
         if self.stretch < len(self.stretches):
             now = self.stretches[self.stretch]
             if stretch.warmup and not now.warmup:
-                await self.world.broadcast(self.me.weights, root=self.strategy.servers)
                 await self._begin_strategy()
             self.claim_from(range(now.begin, now.end))
         await self.world.mean(torch.zeros(1))
