@@ -5,6 +5,7 @@ The gradient of minibatch k is w - c_k, so that at a rate of one half a step goe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from roundelay.budget import Budget
 from roundelay.job import Job
+from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Compute
 from roundelay.runtimes.simulation import Outcome, SimulatedRuntime, simulate
 from roundelay.strategy import Strategy
@@ -106,3 +108,17 @@ def walk(
 
     cluster = cluster or Cluster(compute=Compute(slowness=list(slowness)))
     return Walk(simulate(make, cluster, learners=learners, servers=strategy.servers), weights)
+
+
+def scattered(strategy: Strategy, start: Callable[[Learner], Tensor | float]) -> Strategy:
+    """Return ``strategy`` such that every learner starts somewhere else than the others."""
+    kind = type(strategy)
+
+    def setup(self: Strategy, me: Learner) -> None:
+        if not me.serves:
+            me.weights.copy_(torch.as_tensor(start(me)).expand_as(me.weights))
+        kind.setup(self, me)
+
+    settings = {each.name: getattr(strategy, each.name) for each in dataclasses.fields(strategy) if each.init}  # type: ignore[arg-type]  # every strategy is a dataclass
+    made: Strategy = type(f"Scattered{kind.__name__}", (kind,), {"setup": setup})(**settings)
+    return made
