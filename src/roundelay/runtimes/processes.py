@@ -21,12 +21,12 @@ from roundelay.runtimes.messages import Message
 from roundelay.runtimes.session import Session, serve_next
 from roundelay.runtimes.shared_communicator import SharedCommunicator
 from roundelay.runtimes.shared_memory import SharedPost
-from roundelay.runtimes.store import Store, private_store
+from roundelay.runtimes.store import Store
 from roundelay.runtimes.torch_communicator import TorchCommunicator, connect_gloo
 from roundelay.runtimes.wires import Wires
 from roundelay.strategy import Strategy
 
-__all__ = ["Options", "Place", "ProcessRuntime", "alone"]
+__all__ = ["Options", "Place", "ProcessRuntime"]
 
 T = TypeVar("T")
 Transport = Literal["auto", "gloo", "shared"]
@@ -151,7 +151,7 @@ class ProcessRuntime:
             raise CommunicationError(f"{self._session.over or why}; this run cannot go on without it")
         self._membership.end(self._session.over or why)
         self._session.abort(why)
-        self._session.post.close()
+        self._session.close()
         self._session = None
 
     def _lost_rank(self, rank: int) -> None:
@@ -189,7 +189,7 @@ class ProcessRuntime:
         """Close everything."""
         self._membership.stop()
         if self._session is not None:
-            self._session.post.close()
+            self._session.close()
             self._session = None
         self.record.close(self.now())
 
@@ -293,8 +293,3 @@ class _Offer:
         for post in (self._memory, self._wires):
             if post is not None:
                 post.close()
-
-
-def alone(options: Options | None = None, *, folder: Path | None = None) -> ProcessRuntime:
-    """Return the runtime of a single process, which talks to nobody."""
-    return ProcessRuntime(private_store(), Place(0, 1), options or Options(), folder=folder)

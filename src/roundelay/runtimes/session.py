@@ -45,6 +45,7 @@ class Session:
         self.strategy: Strategy | None = None
         self.over: str | None = None
         self.failure: BaseException | None = None
+        self.closers: list[Callable[[], None]] = []
 
     def enter(self, members: Sequence[int], path: str) -> int:
         """Put down a group; return its key."""
@@ -57,6 +58,12 @@ class Session:
         if self.over is None:
             self.over = why
             self.post.abort(why)
+
+    def close(self) -> None:
+        """Give back all that this epoch has used."""
+        for close in self.closers:
+            close()
+        self.post.close()
 
     def fail(self, error: BaseException) -> None:
         """Have the main thread raise what has gone wrong while serving."""

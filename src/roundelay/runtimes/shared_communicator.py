@@ -14,14 +14,14 @@ from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.arithmetic import divide, scale
 from roundelay.runtimes.baton import Blocking
 from roundelay.runtimes.messages import Layout
-from roundelay.runtimes.segments import RING, RING_BYTES
+from roundelay.runtimes.segments import LINE, RING, RING_BYTES, Segment
 from roundelay.runtimes.session import PairVerbs, Session
 from roundelay.runtimes.shared_memory import SharedPost, bits_of, weight_of
 
 __all__ = ["SharedCommunicator"]
 
 VERBS = ("mean", "gather", "broadcast")
-CHUNK_BYTES = 1 << 18  # so that what is added up stays in the cache
+CHUNK_BYTES = 1 << 19  # what is added up stays in the cache
 BROADCASTS_AHEAD = 4  # how many vectors a root may be ahead of the others
 
 
@@ -29,8 +29,10 @@ class SharedCommunicator(PairVerbs):
     """A communicator whose members all run on one host.
 
     A collective begins when it is called: its vector is published then.  The rest needs nothing of the others but that
-    they have published, too, and is done where it is awaited; so a slow learner delays nobody by more than that, and a
-    vector is added up while it is wanted in the cache.
+    they have published, too, and is done where it is awaited; so a slow learner delays nobody by more than that.
+
+    Two add up each for itself.  More share the work chunk by chunk: whoever comes to a chunk that nobody has added up
+    does so and publishes it, the others copy it.  Nobody waits for anybody's share, and the bits are the same.
     """
 
     def __init__(self, session: Session, post: SharedPost, members: Sequence[int], path: str = "world") -> None:
@@ -84,10 +86,16 @@ class SharedCommunicator(PairVerbs):
         collective.number = number = self._number
         block = 0
         if collective.verb != "broadcast" or collective.root == self.rank:
-            block = post.arena.take(layout.nbytes)
+            chunks = _Chunks(layout, self.size) if collective.verb == "mean" else None
+            block = post.arena.take(layout.nbytes if chunks is None else chunks.nbytes)
             post.segment.view(block, layout).copy_(collective.x)
+            if chunks is not None:
+                chunks.clear(post.segment, block)
             self._blocks.append((number, block))
             self.session.diary.sent(layout.nbytes)
+        collective.parts[self.rank] = _Part(
+            collective.verb, collective.root, collective.weight, block, collective.layout
+        )
         verb = VERBS.index(collective.verb) + len(VERBS) * collective.root
         post.segment.write(self._ring, number, verb, bits_of(collective.weight), 0, block, *layout.encode(), 0)
         self._number += 1
@@ -169,19 +177,20 @@ class SharedCommunicator(PairVerbs):
 
     # -- the collectives ----------------------------------------------------------------------------------------
 
-    def _tensor(self, rank: int, part: _Part) -> Tensor:
+    def _tensor(self, rank: int, collective: _Collective) -> Tensor:
+        """Return what a member has published of a collective."""
+        part = collective.parts[rank]
         return self.post.segments[self.members[rank]].view(part.block, part.layout)
 
     def _do_broadcast(self, collective: _Collective) -> Tensor:
         if collective.root != self.rank:
-            part = collective.parts[collective.root]
-            collective.x.copy_(self._tensor(collective.root, part).view(collective.x.shape))
+            collective.x.copy_(self._tensor(collective.root, collective).view(collective.x.shape))
         return collective.x
 
     def _do_gather(self, collective: _Collective) -> list[Tensor]:
         everyone = []
         for rank in range(self.size):
-            source = collective.x if rank == self.rank else self._tensor(rank, collective.parts[rank])
+            source = self._tensor(rank, collective)
             kept = self._kept.get(rank)
             if kept is None or kept.shape != source.shape or kept.dtype != source.dtype:
                 kept = self._kept[rank] = torch.empty_like(source)
@@ -190,39 +199,83 @@ class SharedCommunicator(PairVerbs):
 
     def _do_mean(self, collective: _Collective) -> Tensor:
         x = collective.x
-        weights = [collective.parts[r].weight if r != self.rank else collective.weight for r in range(self.size)]
+        weights = [collective.parts[rank].weight for rank in range(self.size)]
         if any(weights):
             out = x.view(-1) if x.is_contiguous() else x.reshape(-1).clone()
-            sources = [
-                out if rank == self.rank else self._tensor(rank, collective.parts[rank]).view(-1)
-                for rank in range(self.size)
-            ]
-            mean_in_chunks(out, sources, weights)
+            sources = [self._tensor(rank, collective).view(-1) for rank in range(self.size)]
+            if self.size == 2:
+                sources[self.rank] = out  # rather than its copy: one vector less to read
+            chunks = _Chunks(collective.layout, self.size)
+            if chunks.shared:
+                self._share_work(collective, chunks, sources, weights, out)
+            else:
+                for part in map(chunks.part, range(chunks.count)):
+                    _mean_of_chunk(out[part], [source[part] for source in sources], weights)
             if not x.is_contiguous():
                 x.copy_(out.view(x.shape))
         return x
 
+    def _share_work(
+        self,
+        collective: _Collective,
+        chunks: _Chunks,
+        sources: Sequence[Tensor],
+        weights: Sequence[float],
+        out: Tensor,
+    ) -> None:
+        """Add up the chunks that nobody has added up yet, from our own first one on; copy the others."""
+        segments = [self.post.segments[member] for member in self.members]
+        blocks = [collective.parts[rank].block for rank in range(self.size)]
+        sums = [
+            segments[rank].view(blocks[rank] + chunks.sums, Layout(collective.layout.dtype, (chunks.numel,)))
+            for rank in range(self.size)
+        ]
+        first = chunks.count * self.rank // self.size
+        for index in (*range(first, chunks.count), *range(first)):
+            part = chunks.part(index)
+            for rank in range(self.size):
+                if segments[rank].counters[(blocks[rank] + chunks.flags) // 8 + index]:
+                    out[part].copy_(sums[rank][part])
+                    break
+            else:
+                mine = sums[self.rank][part]
+                _mean_of_chunk(mine, [source[part] for source in sources], weights)
+                segments[self.rank].counters[(blocks[self.rank] + chunks.flags) // 8 + index] = 1
+                out[part].copy_(mine)
 
-def mean_in_chunks(out: Tensor, sources: Sequence[Tensor], weights: Sequence[float]) -> None:
-    """Write the weighted mean of ``sources``, one of which may be ``out`` itself, as `arithmetic.mean_of` would."""
-    length = max(1, CHUNK_BYTES // out.element_size())
-    total = sum(weights)
-    for begin in range(0, out.numel(), length):
-        chunks = [source[begin : begin + length] for source in sources]
-        target = out[begin : begin + length]
-        first, second = scale(chunks[0], weights[0]), scale(chunks[1], weights[1])
-        if len(chunks) == 2:
-            torch.add(first, second, out=target)
-        else:
-            summed = first + second
-            for chunk, weight in zip(chunks[2:], weights[2:], strict=True):
-                summed.add_(scale(chunk, weight))
-            target.copy_(summed)
-        divide(target, total)
+
+class _Chunks:
+    """How the work of one mean is cut: the same for all members."""
+
+    def __init__(self, layout: Layout, size: int) -> None:
+        self.numel = layout.nbytes // layout.dtype.itemsize
+        self.length = CHUNK_BYTES // layout.dtype.itemsize
+        self.count = -(-self.numel // self.length)
+        self.shared = size > 2 and self.count > 1
+        self.sums = -(-layout.nbytes // LINE) * LINE  # where in a block the sums lie, and the flags that tell of them
+        self.flags = 2 * self.sums
+        self.nbytes = self.flags + 8 * self.count if self.shared else layout.nbytes
+
+    def part(self, index: int) -> slice:
+        """Return where a chunk lies in the vector."""
+        return slice(index * self.length, min((index + 1) * self.length, self.numel))
+
+    def clear(self, segment: Segment, block: int) -> None:
+        """Say that no chunk is added up yet."""
+        if self.shared:
+            segment.raw[block + self.flags : block + self.nbytes] = bytes(8 * self.count)
+
+
+def _mean_of_chunk(out: Tensor, sources: Sequence[Tensor], weights: Sequence[float]) -> None:
+    """Write the weighted mean of ``sources`` as `arithmetic.mean_of` computes it; of two, ``out`` may be one."""
+    torch.add(scale(sources[0], weights[0]), scale(sources[1], weights[1]), out=out)
+    for source, weight in zip(sources[2:], weights[2:], strict=True):
+        out.add_(scale(source, weight))
+    divide(out, sum(weights))
 
 
 class _Part:
-    """What another member has published of a collective."""
+    """What a member has published of a collective."""
 
     def __init__(self, verb: str, root: int, weight: float, block: int, layout: Layout) -> None:
         self.verb, self.root, self.weight, self.block, self.layout = verb, root, weight, block, layout

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch.distributed
 
-__all__ = ["RawStore", "Store", "StoreGone", "connect_store", "keep_store", "private_store"]
+__all__ = ["RawStore", "Store", "StoreGone", "connect_store", "keep_store"]
 
 FOREVER = datetime.timedelta(days=365)
 c10d: Any = torch.distributed  # its type information leaves out half of what we use
@@ -81,9 +81,3 @@ def keep_store(host: str, port: int = 0) -> tuple[Store, int]:
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
     return Store(raw, lambda: connect_store(host, port).raw), port
-
-
-def private_store() -> Store:
-    """Return a store for a process that is alone."""
-    raw: RawStore = c10d.HashStore()
-    return Store(raw, lambda: raw)

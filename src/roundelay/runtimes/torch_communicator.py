@@ -7,6 +7,7 @@ the previous rank has announced the same one.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import queue
@@ -28,7 +29,10 @@ from roundelay.runtimes.store import Store, c10d
 
 __all__ = ["TorchCommunicator", "connect_gloo"]
 
-FOREVER = datetime.timedelta(days=1)  # the timeout that a group is made with rules its waits for good
+FOREVER = datetime.timedelta(days=365)
+CONNECT = datetime.timedelta(seconds=30)
+AT_ONCE = datetime.timedelta(milliseconds=1)
+UNUSED_TAG = 77
 WEIGHT_BYTES = 8
 
 
@@ -37,6 +41,7 @@ class Group(Protocol):
 
     def allreduce(self, tensors: list[Tensor], /) -> Any: ...
     def broadcast(self, tensor: Tensor, root: int, /) -> Any: ...
+    def recv(self, tensors: list[Tensor], of: int, tag: int, /) -> Any: ...
 
 
 Connect = Callable[[str, int, int], Group]
@@ -51,8 +56,10 @@ class TorchCommunicator(PairVerbs):
         self._connect = connect
         self._sequence = 0
         self._stages = _Stages()
-        self._works: queue.SimpleQueue[_Collective] = queue.SimpleQueue()
+        self._works: queue.SimpleQueue[_Collective | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._group: Group | None = None
+        session.closers.append(self._close)
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
         """Replace ``x`` by the mean over the group."""
@@ -134,19 +141,28 @@ class TorchCommunicator(PairVerbs):
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        group: Group | None = None
-        while self.session.over is None:
-            collective = self._works.get()
+        while (collective := self._works.get()) is not None and self.session.over is None:
             try:
                 self._compare(collective)
-                group = group or self._connect(self.path, self.rank, self.size)
-                collective.start(group).wait(FOREVER)
+                if self._group is None:
+                    self._group = self._connect(self.path, self.rank, self.size)
+                collective.start(self._group).wait(FOREVER)
             except (LearnerLost, Mismatch) as error:
                 collective.error = error
             except RuntimeError as error:  # torch has no narrower one: a peer is gone, or the group was closed on us
                 collective.error = LearnerLost(f"a {collective.verb} failed: {str(error).splitlines()[0]}")
             collective.done = True
             self.session.post.poke()
+
+    def _close(self) -> None:
+        """Wake our thread, wherever it is."""
+        self._works.put(None)
+        group = self._group
+        if group is not None and self.session.over is not None:
+            # The one way to interrupt gloo: a receive that times out closes all connections of its group.  The closed
+            # connections wake the other members' threads, too.
+            with contextlib.suppress(RuntimeError):
+                group.recv([torch.zeros(1)], (self.rank + 1) % self.size, UNUSED_TAG).wait(AT_ONCE)
 
     def _announce(self, collective: _Collective) -> None:
         text = f"{collective.verb}|{collective.layout.dtype}|{','.join(map(str, collective.layout.shape))}"
@@ -216,12 +232,14 @@ def connect_gloo(store: Store, epoch: int, address: str) -> Connect:
 
     def connect(path: str, rank: int, size: int) -> Group:
         options = c10d.ProcessGroupGloo._Options()
-        options._timeout = FOREVER
+        options._timeout = CONNECT
         options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
         options._threads = 1
         own = store.clone()  # gloo's connecting cannot be stopped: it must hold nobody else's client
-        group: Group = c10d.ProcessGroupGloo(c10d.PrefixStore(f"gloo/{epoch}/{path}", own.raw), rank, size, options)
-        return group
+        group = c10d.ProcessGroupGloo(c10d.PrefixStore(f"gloo/{epoch}/{path}", own.raw), rank, size, options)
+        group._set_default_timeout(FOREVER)
+        made: Group = group
+        return made
 
     return connect
 

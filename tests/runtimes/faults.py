@@ -1,0 +1,82 @@
+"""Runs in which learners are killed or stopped, and what their records tell of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jobs
+
+from roundelay.runtimes import launch
+from roundelay.runtimes.processes import Options
+
+
+@dataclass
+class Fault:
+    """Send a signal to a learner's process so long after all have started, and perhaps another after that."""
+
+    learner: int
+    after_seconds: float
+    signals: tuple[int, ...] = (signal.SIGKILL,)
+    pause_seconds: float = 0.0
+    at: float = field(default=0.0, init=False)
+    """When it happened, in seconds since the run began."""
+
+    def wreak(self, folder: Path, size: int) -> None:
+        while len(list(folder.glob("pid-?"))) < size:
+            time.sleep(0.005)
+        time.sleep(self.after_seconds)
+        process, began = json.loads((folder / f"pid-{self.learner}").read_text())
+        self.at = time.time() - began
+        for index, number in enumerate(self.signals):
+            time.sleep(self.pause_seconds if index else 0.0)
+            os.kill(process, number)
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    results: list[Any]
+    steps: dict[int, list[tuple[float, int]]]
+    """By learner's number in its file's name: when it finished which minibatch."""
+    events: list[dict[str, Any]]
+
+    @property
+    def trained(self) -> Counter[int]:
+        """How often each minibatch was trained, as far as the records tell."""
+        return Counter(minibatch for steps in self.steps.values() for _, minibatch in steps)
+
+    def stall(self, fault: Fault) -> float:
+        """Return the longest time between two steps of a survivor that ended after the fault."""
+        longest = 0.0
+        for learner, steps in self.steps.items():
+            if learner != fault.learner:
+                times = [time for time, _ in steps]
+                gaps = [(b - a) for a, b in zip(times, times[1:], strict=False) if b > fault.at]
+                longest = max(longest, *gaps) if gaps else longest
+        return longest
+
+
+def run(settings: dict[str, Any], *, size: int, folder: Path, faults: list[Fault], options: Options) -> Outcome:
+    """Train by ``settings`` with these faults."""
+    threads = [threading.Thread(target=fault.wreak, args=(folder, size), daemon=True) for fault in faults]
+    for thread in threads:
+        thread.start()
+    entry = jobs.entry("train_traced")
+    results = launch.run(entry, {**settings, "folder": str(folder)}, size=size, folder=folder, options=options)
+    for thread in threads:
+        thread.join()
+    steps: dict[int, list[tuple[float, int]]] = {}
+    for part in folder.glob("record-*.jsonl"):
+        lines = [json.loads(line) for line in part.read_text().splitlines() if line.endswith("}")]
+        steps[int(part.stem.split("-")[1])] = [(x["time"], x["minibatch"]) for x in lines if x["event"] == "step"]
+    events = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+    return Outcome(results, steps, events)
