@@ -196,7 +196,7 @@ def test_a_word_without_pronunciation_is_named(own: Path, tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"lexicon.txt: no pronunciation of ZEBRA; add them"):
         prepare(own, tmp_path / "data", SETTINGS)
     (tmp_path / "dict").write_text("ZEBRA(2)  Z IY1 B R AH0\n")
-    more = replace(SETTINGS, hmm=replace(SETTINGS.hmm, num_senones=40))
+    more = replace(SETTINGS, hmm=replace(SETTINGS.hmm, num_senones=40, num_gaussians=60))
     looked_up = replace(more, lexicon=LexiconSettings(dictionary=tmp_path / "dict"))
     assert prepare(own, tmp_path / "data", looked_up).data.lexicon["ZEBRA"] == [("Z", "IY", "B", "R", "AH")]
     guessed = replace(more, lexicon=LexiconSettings(unknown="grapheme"))
@@ -338,6 +338,14 @@ def test_brought_states_and_what_is_wrong_with_them(corpus: Path, prepared: Path
     source.write_text("\n".join(rows).replace("iy_s", "xx_s") + "\n")
     with pytest.raises(DataError, match=r"states.txt: utterance \S+ has a phone that the lexicon lacks: 'xx'"):
         prepare(corpus, tmp_path / "data", replace(SETTINGS, alignments=source))
+
+
+def test_few_hours_train_the_hmm_and_all_is_aligned(corpus: Path, tmp_path: Path) -> None:
+    frames = sum(prepare(corpus, tmp_path / "data", SETTINGS).data.features("train").lengths)
+    outcome = prepare(corpus, tmp_path / "data", replace(SETTINGS, hmm_hours=0.6 * frames / 360_000))
+    assert outcome.done == ["hmm", "alignment", "graph", "summary"]
+    assert outcome.summary["splits"]["train"]["aligned"] == 12
+    assert outcome.data.description["settings"]["hmm_hours"] < 0.01
 
 
 def test_bad_settings(corpus: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ Examples:
     help="How to guess all other pronunciations; none makes them an error.",
 )
 @click.option("--senones", default=300, show_default=True, type=click.IntRange(1), help="Tied triphone states.")
-@click.option("--gaussians", default=1000, show_default=True, type=click.IntRange(1), help="Of the HMM-GMM.")
+@click.option("--gaussians", type=click.IntRange(1), help="Of the HMM-GMM; else ten for every three senones.")
 @click.option("--adapt", is_flag=True, help="Train LDA+MLLT and fMLLR per speaker on top of the triphones.")
 @click.option(
     "--hmm-hours",
@@ -107,7 +107,7 @@ def _settings(options: dict[str, Any]) -> Any:
         lexicon=LexiconSettings(options["lexicon"], options["dictionary"], options["unknown"]),
         hmm=GmmSettings(
             num_senones=options["senones"],
-            num_gaussians=options["gaussians"],
+            num_gaussians=options["gaussians"] or options["senones"] * 10 // 3,
             adapt=options["adapt"],
             seed=options["seed"],
         ),

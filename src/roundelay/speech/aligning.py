@@ -60,16 +60,16 @@ class Aligner:
         self, train_splits: Sequence[str], settings: GmmSettings, features: FeatureSettings, hours: float
     ) -> Iterable[Path]:
         """Train the HMM-GMM on clean originals at their own speed, up to so many hours of them."""
-        chosen: dict[str, npt.NDArray[np.float32]] = {}
+        stores: dict[str, Store] = {}
         transcripts: dict[str, tuple[str, ...]] = {}
         speakers: dict[str, str] = {}
         for split in train_splits:
             store, originals = self._features(split), self._originals(split)
             for copy in self._items[split]:
-                if copy.speed == 1.0 and copy.name in originals and len(store[copy.name]):
-                    chosen[copy.name] = store[copy.name]
+                if copy.speed == 1.0 and copy.name in originals and store.length(copy.name):
+                    stores[copy.name] = store
                     transcripts[copy.name], speakers[copy.name] = copy.utterance.words, copy.speaker
-        chosen = _some(chosen, round(hours * 3600 / features.frame_shift_seconds))
+        chosen = _Selection(_some(stores, round(hours * 3600 / features.frame_shift_seconds)))
         if not chosen:
             raise DataError(f"{self._folder}: no training utterance has a frame of features")
         model = train_gmm(
@@ -87,13 +87,13 @@ class Aligner:
         def paths(split: str) -> Iterator[tuple[str, Alignment | str]]:
             features, originals = self._features(split), self._originals(split)
             items = {c.name: c for c in self._items[split] if c.name in originals}
-            spoken = {name: features[name] for name in items if len(features[name])}
+            spoken = _Selection({name: features for name in items if features.length(name)})
             transcripts = {name: items[name].utterance.words for name in spoken}
             speakers = {name: items[name].speaker for name in spoken}
             yield from ((name, "no frames: shorter than one") for name in items if name not in spoken)
             if spoken:
                 # Starting processes costs seconds: one for each ten minutes of speech, at most.
-                jobs = max(1, min(self._jobs, sum(map(len, spoken.values())) // _FRAMES_PER_JOB))
+                jobs = max(1, min(self._jobs, spoken.num_frames // _FRAMES_PER_JOB))
                 yield from model.align_each(spoken, transcripts, speakers, jobs)
 
         return self._write(paths)
@@ -112,7 +112,7 @@ class Aligner:
         def paths(split: str) -> Iterator[tuple[str, Alignment | str]]:
             features, originals = self._features(split), self._originals(split)
             items = {c.name: c.utterance.words for c in self._items[split] if c.name in originals}
-            lengths = {name: len(features[name]) for name in items}
+            lengths = {name: features.length(name) for name in items}
             yield from brought.read_all(path, importer, items, lengths, grid)
 
         return self._write(paths)
@@ -130,7 +130,7 @@ class Aligner:
                     for name in (utterance, *originals[utterance]):
                         done += 1
                         self._progress("alignment", done, total)
-                        reason = found if isinstance(found, str) else _misfit(found, len(features[name]))
+                        reason = found if isinstance(found, str) else _misfit(found, features.length(name))
                         if isinstance(found, str) or reason:
                             failures[name] = reason or ""
                         else:
@@ -143,17 +143,40 @@ class Aligner:
         return files_under(*(self._folder / "alignments" / split for split in self._items))
 
 
-def _some(features: dict[str, npt.NDArray[np.float32]], most: int) -> dict[str, npt.NDArray[np.float32]]:
+class _Selection(Mapping[str, npt.NDArray[np.float32]]):
+    """Some utterances of some stores, read when they are asked for and not held."""
+
+    def __init__(self, stores: Mapping[str, Store]) -> None:
+        self._stores = stores
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.float32]:
+        return self._stores[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stores)
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stores
+
+    @property
+    def num_frames(self) -> int:
+        return sum(store.length(name) for name, store in self._stores.items())
+
+
+def _some(stores: dict[str, Store], most: int) -> dict[str, Store]:
     """Keep so many frames' worth of utterances, drawn by their names' digests: any speaker, the same each time."""
-    if sum(map(len, features.values())) <= most:
-        return features
+    if sum(store.length(name) for name, store in stores.items()) <= most:
+        return stores
     kept, frames = set(), 0
-    for name in sorted(features, key=lambda name: hashlib.sha256(name.encode()).digest()):
+    for name in sorted(stores, key=lambda name: hashlib.sha256(name.encode()).digest()):
         if frames >= most:
             break
         kept.add(name)
-        frames += len(features[name])
-    return {name: array for name, array in features.items() if name in kept}
+        frames += stores[name].length(name)
+    return {name: store for name, store in stores.items() if name in kept}
 
 
 def _misfit(found: Alignment, num_frames: int) -> str:

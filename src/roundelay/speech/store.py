@@ -47,7 +47,8 @@ class Store(Mapping[str, Array]):
     """Read a store: a mapping from utterances to arrays (T, F), or (T,) where rows are single numbers.
 
     Arrays are read-only views of the mapped files: nothing is copied, and the pages are the operating system's to drop.
-    With ``private`` they may be written to, which changes neither file nor other readers, for code that insists on it.
+    With ``private`` they say that they can be written to, for code that insists on it: what is written reaches neither
+    the file nor other readers, and is forgotten before long.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, private: bool = False) -> None:
@@ -99,6 +100,10 @@ class Store(Mapping[str, Array]):
     def __contains__(self, utterance: object) -> bool:
         return utterance in self._numbers
 
+    def length(self, utterance: str) -> int:
+        """Return the number of rows of an utterance without reading it."""
+        return int(self.lengths[self._numbers[utterance]])
+
     def number(self, utterance: str) -> int:
         """Return the position of an utterance in ``ids``, ``lengths``, ``shards`` and ``starts``."""
         return self._numbers[utterance]
@@ -128,7 +133,7 @@ class Store(Mapping[str, Array]):
         memory, which so stays the same however much there is to read.
         """
         self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)
-        if self._handed_out > _MAPPED_BYTES and not self._private:
+        if self._handed_out > _MAPPED_BYTES:
             self._handed_out = 0
             for mapped in list(self._maps.values()):
                 if isinstance(mapped, np.memmap):
