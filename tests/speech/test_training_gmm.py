@@ -130,6 +130,17 @@ def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch
     assert all(np.array_equal(first[u], second[u]) for u in data.features)
 
 
+def test_read_only_features_are_taken() -> None:
+    data = speech()
+    fixed = {u: x.copy() for u, x in data.features.items()}
+    for x in fixed.values():
+        x.flags.writeable = False
+    alignments = trained().align(fixed, data.transcripts, data.speakers)
+    assert agreement(alignments, data).frame_share > 0.93
+    plain = GmmSettings(**{**SETTINGS.__dict__, "input": "final", "iterations": 2, "mono_iterations": 3})
+    assert train_gmm(fixed, data.transcripts, data.speakers, LEXICON, plain).model.gmm.num_features == 4
+
+
 def test_progress_is_told_stage_by_stage() -> None:
     data, seen = speech(), []
     train_gmm(data.features, data.transcripts, data.speakers, LEXICON, SETTINGS, lambda *step: seen.append(step))
@@ -320,4 +331,4 @@ def test_monophones_are_as_good_as_those_of_kaldi_hmm_gmm(root: Path, tmp_path: 
         pytest.skip("kaldi-hmm-gmm 1.1.4 could not be installed in a virtual environment of its own")
     ours, theirs = benchmark.compare_on_made_up_speech(python, tmp_path)
     assert ours > 0.9
-    assert abs(ours - theirs) < 0.05
+    assert ours > theirs - 0.03

@@ -15,7 +15,7 @@ import torch
 from roundelay.errors import DataError
 from roundelay.speech.frontend import FrontEnd, Normaliser
 from roundelay.speech.gmm import Gmm, expand
-from roundelay.speech.tensors import Array, read_tensors, write_tensors
+from roundelay.speech.tensors import Array, read_tensors, tensor, write_tensors
 
 MIN_FRAMES = 300.0  # a speaker with less speech stays unadapted
 _AT_ONCE = 1024
@@ -57,7 +57,7 @@ def collect_fmllr(gmm: Gmm, frames: Array, senones: Array, *, adapted: Array | N
         shares, _ = gmm.posteriors(int(senone), expanded[own])
         gaussians = slice(int(gmm.first[senone]), int(gmm.first[senone + 1]))
         precision[own], pull[own] = shares @ inverse[gaussians], shares @ scaled[gaussians]
-    wide = torch.cat([torch.from_numpy(frames[order]).float(), torch.ones(len(frames), 1)], dim=1)
+    wide = torch.cat([tensor(frames[order]), torch.ones(len(frames), 1)], dim=1)
     quadratic = torch.zeros(num, num + 1, num + 1, dtype=torch.float64)
     for part in torch.arange(len(frames)).split(_AT_ONCE):
         x = wide[part]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from roundelay.speech.tensors import Array
+from roundelay.speech.tensors import Array, tensor
 
 MIN_OCCUPANCY = 8.0  # frames; a Gaussian with fewer is dropped, unless it is its senone's last
 WEIGHT_FLOOR = 1e-5
@@ -132,7 +132,7 @@ class Gmm:
 
 def expand(frames: Array) -> torch.Tensor:
     """Give frames (T, D) as rows (1, x, x²), in which a Gaussian's log-density is linear: (T, 1 + 2D)."""
-    x = torch.from_numpy(np.ascontiguousarray(frames, dtype=np.float32))
+    x = tensor(frames)
     return torch.cat([torch.ones(len(x), 1), x, x * x], dim=1)
 
 

@@ -42,7 +42,11 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any
     return arrays, description
 
 
+def tensor(array: Array) -> torch.Tensor:
+    """Give an array as a float32 tensor, without copying where that can be done (memory maps are read-only)."""
+    return torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
+
+
 def product(a: Array, b: Array) -> Array:
     """Multiply matrices in single precision with torch, whose threads, unlike numpy's, can be limited while running."""
-    left = torch.from_numpy(np.ascontiguousarray(a, dtype=np.float32))
-    return (left @ torch.from_numpy(np.ascontiguousarray(b, dtype=np.float32))).numpy()
+    return (tensor(a) @ tensor(b)).numpy()

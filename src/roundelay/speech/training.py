@@ -198,6 +198,11 @@ def sample(corpus: Corpus, num_frames: float, seed: int) -> Corpus:
     return corpus.subset([utterances[i] for i in sorted(order[: 1 + int(np.searchsorted(ends, num_frames))])])
 
 
+def mono_realignments(iterations: int) -> list[int]:
+    """Say at which iterations monophones are realigned: at each in the first half, then at every other one."""
+    return [i for i in range(1, iterations) if i <= iterations // 2 or i % 2 == 0]
+
+
 def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> Model:
     """Start flat and train monophones."""
     settings, corpus = trainer.settings, trainer.corpus
@@ -212,8 +217,7 @@ def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> 
         raise DataError(f"{utterance}: {reason}; and it is the longest utterance")
     model = trainer.single(front_end, tree)
     n = settings.mono_iterations
-    often = [i for i in range(1, n) if i <= n // 2 or i % 2 == 0]
-    plan = Plan(iterations=n, num_gaussians=settings.mono_gaussians, realign=often)
+    plan = Plan(iterations=n, num_gaussians=settings.mono_gaussians, realign=mono_realignments(n))
     return trainer.iterate("monophones", model, plan)
 
 
