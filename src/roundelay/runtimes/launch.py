@@ -15,12 +15,14 @@ from typing import Any
 from roundelay import errors
 from roundelay.errors import CommunicationError, RoundelayError, SettingsError
 from roundelay.runtimes.fork_server import ForkServer, lend_server
-from roundelay.runtimes.membership import bury
-from roundelay.runtimes.processes import Options, Place
-from roundelay.runtimes.store import Store, keep_store
+from roundelay.runtimes.hosts import Hosts, Meeting, fail_run, meet
+from roundelay.runtimes.membership import bury, current_id, latest_view
+from roundelay.runtimes.offer import Options, Place
+from roundelay.runtimes.store import Store
 
 __all__ = ["run"]
 
+WATCH_SECONDS = 0.25  # how often to look at what the processes' ends do not tell
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 logger = logging.getLogger(__name__)
 
@@ -32,25 +34,33 @@ def run(
     size: int,
     folder: Path | None = None,
     options: Options | None = None,
+    hosts: Hosts | None = None,
 ) -> list[Any]:
     """Call ``entry`` as ``function(runtime, settings)`` in ``size`` processes; return what each returned.
 
     ``entry`` is ``package.module:function`` or ``file.py:function``; settings and results are JSON.  A learner that
     dies is mourned by the others, who go on, and has ``None`` for its result; one that raises ends the run, and we
-    raise what it did.
+    raise what it did.  With ``hosts``, called alike on each of them, every host runs its share of the processes.
     """
     if size < 1:
         raise SettingsError(f"learners: at least 1, not {size}")
-    store, port = keep_store("127.0.0.1")
-    with lend_server() as server:
-        store.set("settings/0", settings)
-        store.add("ids", size)
-        crew = _Crew(server, store)
+    if hosts is not None and size < hosts.count:
+        raise SettingsError(f"learners: {size} are too few for {hosts.count} hosts")
+    options = options or Options()
+    with meet(hosts) as meeting, lend_server() as server:
+        store = meeting.store
+        store.set(f"settings/{meeting.number}", settings)
+        if meeting.number == 0:
+            store.add("ids", size)
+        crew = _Crew(server, store, options.patience_seconds, several=hosts is not None)
         try:
-            for learner in range(size):
-                place = Place(learner, size, lossy=True)
-                crew.start(learner, _job(entry, place, ("127.0.0.1", port), folder, options or Options()))
+            for learner in meeting.share(size):
+                place = Place(learner, size, f"host {meeting.number}", meeting.address, lossy=True)
+                crew.start(learner, _job(entry, place, meeting, folder, options))
             crew.watch()
+        except BaseException as error:
+            crew.fail(error)
+            raise
         finally:
             crew.end()
             if folder is not None:
@@ -58,24 +68,23 @@ def run(
         return [store.get(f"result/{learner}") for learner in range(size)]
 
 
-def _job(
-    entry: str, place: Place, address: tuple[str, int], folder: Path | None, options: Options, host_number: int = 0
-) -> dict[str, Any]:
+def _job(entry: str, place: Place, meeting: Meeting, folder: Path | None, options: Options) -> dict[str, Any]:
     return {
         "entry": entry,
         "place": dataclasses.asdict(place),
-        "store": address,
+        "store": meeting.at,
         "records": str(folder.absolute()) if folder is not None else None,
         "options": dataclasses.asdict(options),
-        "host_number": host_number,
+        "host_number": meeting.number,
     }
 
 
 class _Crew:
     """The processes that this launcher has started."""
 
-    def __init__(self, server: ForkServer, store: Store) -> None:
-        self._server, self._store = server, store
+    def __init__(self, server: ForkServer, store: Store, patience_seconds: float, *, several: bool) -> None:
+        self._server, self._store, self._patience = server, store, patience_seconds
+        self._several = several  # hosts: whether others may have failed
         self._alive: dict[int, int] = {}  # by process id: the learner's
         self._lost: dict[int, str] = {}
 
@@ -87,12 +96,23 @@ class _Crew:
 
     def watch(self) -> None:
         """Wait until all have ended; raise what the first one to raise did."""
+        last_end = time.monotonic()
         while self._alive:
-            ended = self._server.ended(None)
+            ended = self._server.ended(WATCH_SECONDS)
             if ended is not None:
                 self._note(*ended)
+                last_end = time.monotonic()
+            elif self._several and (told := self._store.get("failed")) is not None:
+                raise rebuild(told)
+            elif time.monotonic() - last_end > self._patience and self._forgotten():
+                return
         if self._lost and not self._store.has("finished"):
             raise CommunicationError("no learner is left: " + "; ".join(self._lost.values()))
+
+    def _forgotten(self) -> bool:
+        """Tell whether those still alive are no members: they hang, the others went on without them and finished."""
+        newest = latest_view(self._store) if self._store.has("finished") else None
+        return newest is not None and not {current_id(self._store, i) for i in self._alive.values()} & {*newest[1]}
 
     def _note(self, process: int, status: int) -> None:
         learner = self._alive.pop(process)
@@ -104,6 +124,12 @@ class _Crew:
             self._lost[learner] = f"learner {learner} ended by {how}"
             logger.warning("%s", self._lost[learner])
             bury(self._store, learner, self._lost[learner])
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the launchers of other hosts that this run is to end."""
+        if self._several:
+            message = str(error) if isinstance(error, RoundelayError) else f"another host: {type(error).__name__}"
+            fail_run(self._store, {"type": type(error).__name__, "message": message, "traceback": ""})
 
     def end(self) -> None:
         """End whoever is still there: ask, then insist."""

@@ -13,6 +13,8 @@ Keys of the store (an id is a learner's for as long as it is a member; one that 
 ``poke/<epoch>/<id>``  wakes its watcher when the epoch is over
 ``safe/<id>``          the minibatches that it put down as safe, a log
 ``asking/<n>``         the n-th newcomer: its id and report
+``name/<id>``          the id by which the process that began as <id> goes now
+``finished``           somebody has finished; newcomers are not let in any more
 =====================  ==============================================================================================
 """
 
@@ -29,7 +31,7 @@ from roundelay.errors import CommunicationError
 from roundelay.runtime import Resolve
 from roundelay.runtimes.store import Store, StoreGone
 
-__all__ = ["Agreement", "Membership", "NotNeeded", "bury"]
+__all__ = ["Agreement", "Membership", "NotNeeded", "bury", "current_id", "latest_view"]
 
 POLL_SECONDS = 0.002
 logger = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Membership:
 
     def __init__(self, store: Store, learner: int, size: int, *, patience_seconds: float) -> None:
         self.store, self.id, self.patience = store, learner, patience_seconds
+        self._name = learner  # the launcher's for this process, for good
         self.epoch, self.members = -1, list(range(size))
         self.asked = 0  # how many newcomers have been let in or given up
         self._pulse = Pulse(store.clone(), learner, patience_seconds, self._silent)
@@ -107,6 +110,7 @@ class Membership:
         """Ask to be let in under a new id, and wait for an epoch that we are in."""
         self.id = self.store.add("ids", 1) - 1
         self._pulse.rename(self.id)
+        self.store.set(f"name/{self._name}", self.id)
         logger.info("asking to join as %d", self.id)
         self.store.set(f"asking/{self.store.add('asking', 1)}", {"id": self.id, "report": report})
         while True:
@@ -260,12 +264,25 @@ def announce_over(store: Store, epoch: int, members: Sequence[int], why: str) ->
             store.set(f"poke/{epoch}/{member}", True)
 
 
-def bury(store: Store, learner: int, why: str) -> None:
-    """Write a learner's obituary; by the launcher that saw it end."""
-    store.set(f"dead/{learner}", why)
+def latest_view(store: Store) -> tuple[int, list[int]] | None:
+    """Return the newest epoch and its members."""
     epoch = 0
     while store.has(f"view/{epoch + 1}"):
         epoch += 1
     view = store.get(f"view/{epoch}")
-    if view is not None and learner in view["members"]:
-        announce_over(store, epoch, view["members"], why)
+    return (epoch, view["members"]) if view is not None else None
+
+
+def current_id(store: Store, learner: int) -> int:
+    """Return the id by which the process that began as ``learner`` goes now."""
+    renamed = store.get(f"name/{learner}")
+    return learner if renamed is None else int(renamed)
+
+
+def bury(store: Store, learner: int, why: str) -> None:
+    """Write the obituary of the process that began as ``learner``; by the launcher that saw it end."""
+    learner = current_id(store, learner)
+    store.set(f"dead/{learner}", why)
+    newest = latest_view(store)
+    if newest is not None and learner in newest[1]:
+        announce_over(store, *newest, why)

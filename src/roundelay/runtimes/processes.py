@@ -4,64 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
+
+import torch
 
 from roundelay.communicator import Communicator
-from roundelay.errors import CommunicationError, LearnerLost, SettingsError
+from roundelay.errors import CommunicationError, LearnerLost
 from roundelay.learner import Learner
 from roundelay.record import Kind, Record
 from roundelay.runtime import Clock, Resolve, View, Work
-from roundelay.runtimes import segments
+from roundelay.runtimes import environment
 from roundelay.runtimes.baton import Baton, Blocking, complete
 from roundelay.runtimes.membership import Agreement, Membership
 from roundelay.runtimes.messages import Message
+from roundelay.runtimes.offer import Offer, Options, Place
 from roundelay.runtimes.session import Session, serve_next
-from roundelay.runtimes.shared_communicator import SharedCommunicator
-from roundelay.runtimes.shared_memory import SharedPost
 from roundelay.runtimes.store import Store
-from roundelay.runtimes.torch_communicator import TorchCommunicator, connect_gloo
-from roundelay.runtimes.wires import Wires
 from roundelay.strategy import Strategy
 
-__all__ = ["Options", "Place", "ProcessRuntime"]
+__all__ = ["Options", "Place", "ProcessRuntime", "from_environment"]
 
 T = TypeVar("T")
-Transport = Literal["auto", "gloo", "shared"]
 FLUSH_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of a run on processes."""
-
-    patience_seconds: float = 30.0
-    """How long a learner may be silent before the others go on without it."""
-    slow: dict[int, float] = field(default_factory=dict)
-    """By rank: how many times longer its gradients are to take."""
-    spans: int = 2000
-    """How many spans of time each learner records singly."""
-    threads: int = 1
-    """Threads that each learner computes with."""
-    transport: Transport = "auto"
-    """``shared``: memory, on one host only; ``gloo``: sockets; ``auto``: whichever fits the group."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where this process stands in the run."""
-
-    learner: int
-    """Our number, which is our rank at the start."""
-    size: int
-    host: str = "localhost"
-    """Processes that give the same name can share memory."""
-    address: str = "127.0.0.1"
-    """Where others reach us."""
-    lossy: bool = False
-    """Whether the run outlives a lost learner."""
 
 
 class ProcessRuntime:
@@ -127,7 +93,7 @@ class ProcessRuntime:
         if self._session is not None:
             self._end_epoch("a learner was lost")
         while True:
-            offer = _Offer(self.place, self.options.transport, self._lost_rank)
+            offer = Offer(self.place, self.options.transport, self._lost_rank)
             with self.baton.down():
                 agreement = self._membership.agree(report, resolve, offer.card)
             rank = agreement.members.index(self._membership.id)
@@ -139,8 +105,8 @@ class ProcessRuntime:
                 continue
             return View(agreement.epoch, rank, len(agreement.members), agreement.plan)
 
-    def _connect(self, agreement: Agreement, rank: int, offer: _Offer) -> Communicator:
-        session, comm = offer.accept(agreement, rank, self)
+    def _connect(self, agreement: Agreement, rank: int, offer: Offer) -> Communicator:
+        session, comm = offer.accept(agreement, rank, self.baton, self, self.store)
         self._session = session
         self._membership.watch(session.abort)
         return comm
@@ -253,43 +219,16 @@ class ProcessRuntime:
             self.record.flush()
 
 
-class _Offer:
-    """How this process can be reached in the next epoch, by memory and by socket; all members decide alike by which."""
+def from_environment(options: Options | None = None, *, folder: Path | None = None) -> ProcessRuntime | None:
+    """Return the runtime of a process that torchrun or Slurm has started; ``None`` where neither has.
 
-    def __init__(self, place: Place, transport: Transport, lost: Callable[[int], None]) -> None:
-        self._address = place.address
-        self._wires = Wires(place.address, lost) if transport != "shared" else None
-        self._memory = SharedPost() if transport != "gloo" and segments.usable() else None
-        self.card = {
-            "host": place.host,
-            "address": self._wires.address if self._wires is not None else None,
-            "memory": self._memory.card if self._memory is not None else None,
-        }
-
-    def accept(self, agreement: Agreement, rank: int, runtime: ProcessRuntime) -> tuple[Session, Communicator]:
-        """Connect to all members of an epoch."""
-        cards, everyone = agreement.cards, range(len(agreement.cards))
-        memory, wires = self._memory, self._wires
-        if memory is not None and all(card["memory"] and card["host"] == self.card["host"] for card in cards):
-            memory.begin(rank, [card["memory"] for card in cards])
-            if wires is not None:
-                wires.close()
-            session = Session(memory, runtime.baton, runtime)
-            return session, SharedCommunicator(session, memory, everyone)
-        if wires is None:
-            raise SettingsError(
-                "transport: learners on several hosts, or on this machine, cannot share memory; use gloo"
-            )
-        if memory is not None:
-            memory.close()
-        wires.begin(rank, [tuple(card["address"]) for card in cards], f"epoch {agreement.epoch}".encode())
-        session = Session(wires, runtime.baton, runtime)
-        return session, TorchCommunicator(
-            session, everyone, connect_gloo(runtime.store, agreement.epoch, self._address)
-        )
-
-    def close(self) -> None:
-        """Withdraw the offer."""
-        for post in (self._memory, self._wires):
-            if post is not None:
-                post.close()
+    The world is given: a lost learner ends the attempt, with a clear error.
+    """
+    world = environment.find()
+    if world is None:
+        return None
+    options = options or Options()
+    torch.set_num_threads(options.threads)
+    store = world.connect(options.patience_seconds)
+    place = Place(world.rank, world.size, host=world.host, address=world.address)
+    return ProcessRuntime(store, place, options, folder=folder)

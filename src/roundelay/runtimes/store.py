@@ -29,6 +29,10 @@ class Store:
         """Make a client for another thread."""
         return Store(self._another(), self._another)
 
+    def under(self, prefix: str) -> Store:
+        """Return the same store with a prefix before every key."""
+        return Store(c10d.PrefixStore(prefix, self.raw), lambda: c10d.PrefixStore(prefix, self._another()))
+
     def set(self, key: str, value: Any) -> None:
         """Write ``value``."""
         self.raw.set(key, json.dumps(value))
