@@ -17,6 +17,7 @@ COMMANDS = {
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
     "strategies": "What strategies there are, a line each, with the paper.",
+    "theory": "How fast topologies mix, and the terms that bound AD-PSGD.",
     "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",
 }
 """Each command ``x`` is ``command`` in ``roundelay/cli/x.py``; its line here is the help that costs no import."""

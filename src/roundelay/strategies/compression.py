@@ -27,7 +27,7 @@ class Compression:
     """
 
     feedback: bool = True
-    """Carry the residual to the next step; without it the compression's errors add up, and training suffers."""
+    """Carry the residual to the next step."""
 
     def check(self) -> None:
         """Raise `SettingsError` where a setting cannot be."""

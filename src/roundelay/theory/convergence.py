@@ -24,7 +24,7 @@ from roundelay.errors import SettingsError
 __all__ = ["ASSUMPTIONS", "Convergence", "convergence"]
 
 ASSUMPTIONS = (
-    "the general shape, derived from the descent lemma, not a theorem's constants: compare rows, do not predict losses",
+    "this is the general shape, by the descent lemma; a theorem's constants differ: compare rows, predict no losses",
     "f has gradients with Lipschitz constant L; learners draw from the same data, with independent gradient noise of "
     "variance s² each",
     "learners take steps equally often; gradients are tau iterations old; an iteration is one step of every learner",

@@ -1,0 +1,204 @@
+"""``roundelay strategies``: the registry, a line each, or one of them with its equations and hyperparameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import typing
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from roundelay.strategies import STRATEGIES, find
+from roundelay.strategies.compression import COMPRESSIONS, Compression
+from roundelay.strategy import Strategy
+
+__all__ = ["command"]
+
+EPILOG = """\b
+Examples:
+  roundelay strategies
+  roundelay strategies bmuf
+  roundelay strategies --json
+"""
+CITATION = re.compile(r"[A-Z][\w-]+(?:, [A-Z][\w-]+)*(?: & [A-Z][\w-]+| et al\.), \d{4}")
+GROUP = r"\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}"  # with braces in it, one deep
+SIGNS = {
+    "gets": "←",
+    "cdot": "·",
+    "le": "≤",
+    "ge": "≥",
+    "infty": "∞",
+    "top": "ᵀ",
+    "oplus": "⊕",
+    "pm": "±",
+    "to": "→",
+    "sum": "Σ",
+    "partial": "∂",
+    "nabla": "∇",
+    "max": "max",
+    "min": "min",
+    "cos": "cos",
+    "log": "log",
+    "quad": " ",
+    "alpha": "α",
+    "beta": "β",
+    "gamma": "γ",
+    "delta": "δ",
+    "eta": "η",
+    "zeta": "ζ",
+    "theta": "θ",
+    "lambda": "λ",
+    "mu": "μ",
+    "nu": "ν",
+    "xi": "ξ",
+    "pi": "π",
+    "rho": "ρ",
+    "sigma": "σ",
+    "tau": "τ",
+    "omega": "ω",
+    "Delta": "Δ",
+    "Phi": "Φ",
+    "Sigma": "Σ",
+}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def command(name: str | None, *, as_json: bool) -> None:
+    """List the strategies with their papers, or show the equations and hyperparameters of NAME."""
+    if name is not None:
+        described = describe(name, find(name))
+        print(json.dumps(described)) if as_json else _show(described)
+        return
+    everyone = [describe(each, kind) for each, kind in sorted(STRATEGIES.items())]
+    print(json.dumps({"strategies": everyone})) if as_json else _list(everyone)
+
+
+def describe(name: str, kind: type[Strategy]) -> dict[str, Any]:
+    """Say what there is to know of a strategy, as JSON has it."""
+    text = inspect.getdoc(kind) or ""
+    return {
+        "name": name,
+        "summary": text.partition("\n")[0],
+        "paper": _paper(text),
+        "description": text,
+        "module": kind.__module__,
+        "hyperparameters": hyperparameters(kind),
+    }
+
+
+def _paper(text: str) -> str:
+    """Return who wrote the paper, and when: what begins a paragraph, or else the first that is cited."""
+    paragraphs = [paragraph.replace("\n", " ") for paragraph in text.split("\n\n")]
+    first = [found for paragraph in paragraphs if (found := CITATION.match(paragraph))]
+    cited = first[0] if first else CITATION.search(" ".join(paragraphs))
+    return cited.group() if cited else ""
+
+
+def hyperparameters(kind: type[Any], prefix: str = "") -> list[dict[str, Any]]:
+    """List a settings class's fields: name, type, default, and the comment beside it."""
+    hints, said = typing.get_type_hints(kind), _comments(kind)
+    listed: list[dict[str, Any]] = []
+    for field in dataclasses.fields(kind):
+        if not field.init:
+            continue
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if dataclasses.is_dataclass(default):
+            default = type(default).__name__
+        listed.append(
+            {
+                "name": prefix + field.name,
+                "type": _type_name(hints[field.name]),
+                "default": None if default is dataclasses.MISSING else default,
+                "meaning": said.get(field.name, ""),
+            }
+        )
+        if Compression in typing.get_args(hints[field.name]):
+            for name, compression in sorted(COMPRESSIONS.items()):
+                listed += hyperparameters(compression, f"{prefix}{field.name} {name}: ")
+    return listed
+
+
+def readable(text: str) -> str:
+    """Write the TeX of a docstring as well as a terminal can."""
+
+    def formula(match: re.Match[str]) -> str:
+        tex = re.sub(r"\\frac(\d)(\d)", r"\1/\2", match.group(1))
+        for _ in range(3):  # as deep as fractions are nested
+            tex = re.sub(rf"\\frac{GROUP}{GROUP}", _fraction, tex)
+        tex = re.sub(r"\\(?:mathrm|mathbf|text)\{([^{}]*)\}", r"\1", tex)
+        tex = re.sub(r"\\bar\s*\{?\\?([A-Za-z]+)\}?", lambda m: SIGNS.get(m.group(1), m.group(1)) + "\u0304", tex)
+        tex = re.sub(r"\\([A-Za-z]+)", lambda m: SIGNS.get(m.group(1), m.group(1)), tex)
+        tex = re.sub(r"([_^])\{([^{}]*[^\w{}][^{}]*)\}", r"\1(\2)", re.sub(r"\\[,;! ]", " ", tex))
+        return re.sub(r" +", " ", tex.replace("{", "").replace("}", "").replace("\\|", "‖"))
+
+    return re.sub(r"\$([^$]+)\$", formula, text).replace("``", "'")
+
+
+def _fraction(match: re.Match[str]) -> str:
+    above, below = (part if re.fullmatch(r"[\w\\]+", part) else f"({part})" for part in match.groups())
+    return f"{above}/{below}"
+
+
+def _comments(kind: type[Any]) -> dict[str, str]:
+    """Return what stands beside a field in the source, or in a string below it."""
+    said: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        source = inspect.getsource(base)
+        beside = re.findall(r"(?m)^    (\w+): [^#\n]*?(?:  # ([^\n]*))?(?:\n    \"\"\"([^\"]*)\"\"\")?$", source)
+        said |= {name: comment or string for name, comment, string in beside if comment or string}
+    return said
+
+
+def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(map(str, typing.get_args(hint)))
+    if isinstance(hint, type) and not typing.get_args(hint):
+        return hint.__name__
+    return re.sub(r"\b\w+\.", "", str(hint))
+
+
+def _list(everyone: list[dict[str, Any]]) -> None:
+    console = _console()
+    table = _table("strategy", "paper", "what it does")
+    for each in everyone:
+        authors, _, year = each["paper"].rpartition(", ")
+        short = f"{authors.partition(',')[0]} et al." if "," in authors else authors
+        table.add_row(each["name"], f"{short}, {year}", readable(each["summary"]))
+    console.print(table)
+
+
+def _show(described: dict[str, Any]) -> None:
+    console = _console()
+    console.print(f"{described['name']}  ({described['module']})\n")
+    for paragraph in readable(described["description"]).split("\n\n"):
+        console.print(" ".join(paragraph.split("\n")) + "\n")
+    table = _table("hyperparameter", "type", "default", "")
+    for each in described["hyperparameters"]:
+        default = "none" if each["default"] is None else str(each["default"])
+        table.add_row(each["name"], each["type"], default, readable(each["meaning"]))
+    console.print(table)
+
+
+def _console() -> Console:
+    """Return a console as wide as the terminal, or wide enough where there is none."""
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading in ("strategy", "paper", "what it does", "hyperparameter"))
+    return table
