@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -186,7 +187,10 @@ def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Pat
         "try: mpi_launch.run(sys.argv[1], {'folder': sys.argv[2]}, size=2)\n"
         "except KeyboardInterrupt: sys.exit(130)"
     )
-    launcher = subprocess.Popen([sys.executable, "-c", code, f"{JOBS}:sleep", str(tmp_path)])
+    (temporary := tmp_path / "temporary").mkdir()
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code, f"{JOBS}:sleep", str(tmp_path)], env=os.environ | {"TMPDIR": str(temporary)}
+    )
     try:
         files = [tmp_path / f"pid-{rank}" for rank in range(2)]
         _until(lambda: all(file.exists() and file.read_text() for file in files), 30)
@@ -194,6 +198,7 @@ def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Pat
         launcher.send_signal(blow)
         assert launcher.wait(20) == status
         _until(lambda: not any(_alive(pid) for pid in pids), 10)
+        _until(lambda: not any(temporary.glob("roundelay*")), 5)
     finally:
         launcher.kill()
 

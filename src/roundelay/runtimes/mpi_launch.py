@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import importlib.util
 import json
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 Entry = Callable[[mpi.MpiRuntime, dict[str, Any]], Any]
 
+BANNERS = (b"=" * 83, b"-" * 74)  # by which MPICH and Open MPI begin to speak of a rank that died
 PATIENCE_SECONDS = 5.0  # for mpiexec to end its ranks when it is told to
 
 
@@ -57,8 +59,11 @@ def run(
         job = Path(name)
         told = {"entry": entry, "settings": settings, "threads": threads, "spans": spans}
         told |= {"folder": str(folder) if folder else None, "slow": list((slow or {}).items())}
-        (job / "job.json").write_text(json.dumps(told), encoding="utf-8")
-        status = _watch([*command, name], job, threads)
+        with (job / "job.json").open("w+", encoding="utf-8") as file:
+            json.dump(told, file)
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX)  # as long as we live
+            status = _watch([*command, name], job, threads)
         if folder is not None and any(folder.glob("record-*.jsonl")):
             merge_records(folder)  # a job that failed has not done it itself
         _raise_first(job)
@@ -115,7 +120,7 @@ def _watch(command: list[str], job: Path, threads: int) -> int:
     process = subprocess.Popen(  # noqa: S603 (no shell)
         command,
         env=environment,
-        stdin=subprocess.PIPE,  # never written to: its end tells rank 0 that we are gone
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C at the terminal comes to us alone, and we end the ranks
@@ -150,15 +155,13 @@ def _end(process: subprocess.Popen[bytes], job: Path) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert process.stdin is not None
-    process.stdin.close()
 
 
 def _pump(source: IO[bytes], target: TextIO, job: Path) -> None:
     """Pass on what ranks print, but not what mpiexec has to say about ranks that have failed."""
     blank = b""  # held back: mpiexec begins so too
     for line in source:
-        if (job / "ended").exists() or any(job.glob("error-*.json")) or line.startswith(b"====="):
+        if (job / "ended").exists() or any(job.glob("error-*.json")) or line.strip() in BANNERS:
             break
         if line == b"\n" and not blank:
             blank = line
@@ -245,10 +248,11 @@ def _load(entry: str) -> Entry:
     return function
 
 
-def _end_with_launcher() -> None:
-    """End this rank, and thereby all, when the launcher is gone: mpiexec gives rank 0 its standard input."""
-    while os.read(0, 1024):
-        pass
+def _end_with_launcher(job: Path) -> None:
+    """End this rank when the launcher is gone, whatever killed it: the system then takes its lock from it."""
+    with (job / "job.json").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+    shutil.rmtree(job, ignore_errors=True)
     os._exit(1)
 
 
@@ -256,6 +260,7 @@ def main() -> None:
     """Be one rank of a job that `run` has started."""
     job, rank = Path(sys.argv[1]), _Rank()
     with rank.ending_all(job):
+        threading.Thread(target=_end_with_launcher, args=(job,), name="launcher", daemon=True).start()
         told = json.loads((job / "job.json").read_text(encoding="utf-8"))
         import torch
 
@@ -263,8 +268,6 @@ def main() -> None:
         folder = Path(told["folder"]) if told["folder"] else None
         slow = {int(learner): float(factor) for learner, factor in told["slow"]}
         runtime = rank.runtime = mpi.runtime(folder, spans=told["spans"], slow=slow)
-        if runtime.rank == 0:
-            threading.Thread(target=_end_with_launcher, name="launcher", daemon=True).start()
         result = _load(told["entry"])(runtime, told["settings"])
         write_atomically(job / f"result-{runtime.rank}.json", json.dumps(result).encode())
         runtime.finish()
