@@ -73,6 +73,7 @@ class Store(Mapping[str, Array]):
         """The row in its shard at which each utterance begins."""
         self._numbers = {name: i for i, name in enumerate(self.ids)}
         self._maps: dict[int, Array] = {}
+        self._files: list[mmap.mmap] = []
         self._handed_out = 0
         self._check_sizes()
 
@@ -122,7 +123,10 @@ class Store(Mapping[str, Array]):
             if path.stat().st_size == 0:
                 mapped = np.empty((0, *shape[1:]), self.dtype)
             else:
-                mapped = np.memmap(path, self.dtype, mode="c" if self._private else "r").reshape(shape)
+                with path.open("rb") as file:
+                    access = mmap.ACCESS_COPY if self._private else mmap.ACCESS_READ
+                    self._files.append(mmap.mmap(file.fileno(), 0, access=access))
+                mapped = np.frombuffer(self._files[-1], self.dtype).reshape(shape)
             self._maps[number] = mapped
         return mapped
 
@@ -135,9 +139,8 @@ class Store(Mapping[str, Array]):
         self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)
         if self._handed_out > _MAPPED_BYTES:
             self._handed_out = 0
-            for mapped in list(self._maps.values()):
-                if isinstance(mapped, np.memmap):
-                    mapped._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]  # not in numpy's types
+            for file in list(self._files):
+                file.madvise(mmap.MADV_DONTNEED)
 
     def verify(self) -> None:
         """Read everything once and compare the checksums."""
