@@ -62,6 +62,7 @@ class ASGD(Asynchronous):
 
     async def push(self, me: Learner, x: Tensor) -> None:
         """Send each server its part, and take the weights that come back."""
+        x[me.tail :].div_(len(self.pushes))  # N changes of the buffers, all of the same old ones, are one in the mean
         answers = [me.comm.request(x[part], to=server) for server, part in enumerate(self.cuts)]
         staleness = 0.0
         for part, answer in zip(self.cuts, answers, strict=True):

@@ -62,6 +62,7 @@ class UpdatesASGD(ASGD):
         self.steps = 0
 
     def apply(self, me: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
+        self.velocity[me.tail :].zero_()  # buffers have no momentum
         velocity = self.velocity[part].mul_(self.momentum).add_(theirs)
         me.weights[part].add_(velocity, alpha=self.rate / max(1, staleness) ** self.damping)
 

@@ -30,8 +30,8 @@ class BMUF(Strategy):
     $1+\eta$ times its gain (docs/strategies/bmuf.md has the conversions).
 
     Chen & Huo, 2016, "Scalable training of deep learning machines by incremental block training with intra-block
-    parallel optimization and blockwise model-update filtering" (CBM and NBM).  Departure: a run that ends within a
-    block adds that block's $\zeta\,G$ to the model.
+    parallel optimization and blockwise model-update filtering" (CBM and NBM).  Departures: a run that ends within a
+    block adds that block's $\zeta\,G$ to the model; buffers, such as batch-norm statistics, are averaged, unfiltered.
     """
 
     state: ClassVar[tuple[str, ...]] = ("model", "delta", "steps")
@@ -54,7 +54,7 @@ class BMUF(Strategy):
             raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
 
     def setup(self, me: Learner) -> None:
-        self.start_from(me, torch.zeros_like(me.weights))
+        self.start_from(me, torch.zeros_like(me.weights[: me.tail]))
 
     def regroup(self, me: Learner) -> None:
         self.start_from(me, self.delta)
@@ -64,7 +64,7 @@ class BMUF(Strategy):
         self.eta = 1.0 - 1.0 / me.comm.size if self.momentum is None else self.momentum
         self.every = self.block if self.block_frames is None else -(-self.block_frames // me.nominal_frames)
         self.steps, self.delta = 0, delta
-        self.model = me.weights - self.start(torch.zeros_like(delta))  # so that ``start(model)`` is where we are
+        self.model = me.weights[: me.tail] - self.start(torch.zeros_like(delta))  # so that start(model) is where we are
 
     def start(self, model: Tensor) -> Tensor:
         """Return where all start the next block."""
@@ -74,14 +74,17 @@ class BMUF(Strategy):
         me.descend()
         self.steps += 1
         if self.steps % self.every == 0:
-            start, mean = self.start(self.model), await me.comm.mean(me.weights, weight=me.stands_for)
+            await me.comm.mean(me.weights, weight=me.stands_for)
             await me.settle(self.optimizer_state, me.comm)
-            self.delta.mul_(self.eta).add_(mean - start, alpha=self.rate)
+            parameters = me.weights[: me.tail]
+            block = parameters - self.start(self.model)  # G
+            self.delta.mul_(self.eta).add_(block, alpha=self.rate)
             self.model.add_(self.delta)
-            me.weights.copy_(self.start(self.model))
+            parameters.copy_(self.start(self.model))
 
     async def consensus(self, me: Learner) -> Tensor:
-        if self.steps % self.every == 0:
-            return self.model.clone()
         mean = await me.comm.mean(me.weights.clone(), weight=me.stands_for)
-        return self.model + self.rate * (mean - self.start(self.model))
+        done = self.steps % self.every == 0
+        block = 0.0 if done else self.rate * (mean[: me.tail] - self.start(self.model))
+        mean[: me.tail].copy_(self.model + block)
+        return mean
