@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -60,7 +61,7 @@ class Outcome:
         for learner, steps in self.steps.items():
             if learner != fault.learner:
                 times = [time for time, _ in steps]
-                gaps = [(b - a) for a, b in zip(times, times[1:], strict=False) if b > fault.at]
+                gaps = [(b - a) for a, b in itertools.pairwise(times) if b > fault.at]
                 longest = max(longest, *gaps) if gaps else longest
         return longest
 

@@ -29,6 +29,10 @@ class Baton:
         with self._lock:
             yield
 
+    def take(self) -> None:
+        """Take it until further notice."""
+        self._lock.acquire()
+
     @contextmanager
     def down(self) -> Iterator[None]:
         """Put it down for a while; only the thread that holds it may."""

@@ -20,6 +20,7 @@ Keys of the store (an id is a learner's for as long as it is a member; one that 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -34,6 +35,7 @@ from roundelay.runtimes.store import Store, StoreGone
 __all__ = ["Agreement", "Membership", "NotNeeded", "bury", "current_id", "latest_view"]
 
 POLL_SECONDS = 0.002
+JOIN_SECONDS = 2.0
 logger = logging.getLogger(__name__)
 
 
@@ -62,7 +64,7 @@ class Membership:
         self.asked = 0  # how many newcomers have been let in or given up
         self._pulse = Pulse(store.clone(), learner, patience_seconds, self._silent)
         self._pulse.start()
-        self._over: Callable[[str], None] | None = None
+        self._watcher: threading.Thread | None = None
         self._watched = -1
 
     # -- agreeing -----------------------------------------------------------------------------------------------
@@ -148,14 +150,15 @@ class Membership:
 
     def watch(self, over: Callable[[str], None]) -> None:
         """Have ``over`` called, from another thread, when the epoch is."""
-        self._over, self._watched = over, self.epoch
-        threading.Thread(target=self._watch, args=(self.epoch, self.id, over), name="watch", daemon=True).start()
+        self._watched = self.epoch
+        arguments = (self.store.clone(), self.epoch, self.id, over)
+        self._watcher = threading.Thread(target=self._watch, args=arguments, name="watch", daemon=True)
+        self._watcher.start()
         for i in self.members:
             if i != self.id and self.store.has(f"dead/{i}"):
                 self.end(f"learner {i} is dead")
 
-    def _watch(self, epoch: int, me: int, over: Callable[[str], None]) -> None:
-        store = self.store.clone()
+    def _watch(self, store: Store, epoch: int, me: int, over: Callable[[str], None]) -> None:
         try:
             store.wait(f"poke/{epoch}/{me}")
             why = store.get(f"over/{epoch}")
@@ -187,20 +190,26 @@ class Membership:
 
     def leave(self) -> None:
         """Say that we have finished, and stay reachable until all others have, too."""
-        self.store.set("finished", True)
-        self.store.set(f"done/{self.id}", True)
         deadline = time.monotonic() + self.patience
         waiting = set(self.members) - {self.id}
-        while waiting and time.monotonic() < deadline and not self.store.has(f"over/{self.epoch}"):
-            waiting = {i for i in waiting if not self._lost(i)}
-            if waiting:
-                time.sleep(POLL_SECONDS)
+        with contextlib.suppress(StoreGone):  # its keeper was the last to wait for us
+            self.store.set("finished", True)
+            self.store.set(f"done/{self.id}", True)
+            while waiting and time.monotonic() < deadline and not self.store.has(f"over/{self.epoch}"):
+                waiting = {i for i in waiting if not self._lost(i)}
+                if waiting:
+                    time.sleep(POLL_SECONDS)
         self.stop()
 
     def stop(self) -> None:
-        """End our threads."""
-        self._pulse.stop()
-        self.store.set(f"poke/{self.epoch}/{self.id}", True)
+        """End our threads; again is harmless."""
+        if not self._pulse.stopped:
+            self._pulse.stop()
+            with contextlib.suppress(StoreGone):
+                self.store.set(f"poke/{self.epoch}/{self.id}", True)
+            for thread in (self._pulse, self._watcher):  # one inside torch when Python ends would take us down
+                if thread is not None:
+                    thread.join(timeout=JOIN_SECONDS)
 
 
 class Pulse(threading.Thread):
@@ -230,6 +239,11 @@ class Pulse(threading.Thread):
         """Tell whether a learner's counter has stood still for too long."""
         seen = self._seen.get(learner)
         return seen is not None and seen[1] < time.monotonic() - self._patience
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the heartbeat has ended."""
+        return self._stopped.is_set()
 
     def stop(self) -> None:
         """End the heartbeat."""

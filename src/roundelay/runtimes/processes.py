@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,10 +30,14 @@ __all__ = ["Options", "Place", "ProcessRuntime", "from_environment"]
 
 T = TypeVar("T")
 FLUSH_SECONDS = 1.0
+JOIN_SECONDS = 2.0
 
 
 class ProcessRuntime:
-    """One learner's process."""
+    """One learner's process.
+
+    Whoever makes it holds the baton from then on, and puts it down wherever it awaits or computes.
+    """
 
     clock: Clock = "wall"
 
@@ -40,6 +46,7 @@ class ProcessRuntime:
         part = folder / f"record-{place.learner}.jsonl" if folder is not None else None
         self.record = Record(part, clock=self.clock, spans=options.spans)
         self.baton = Baton()
+        self.baton.take()
         began: float = store.settle("began", time.time())
         self._origin = time.monotonic() - (time.time() - began)
         self.store = store
@@ -51,9 +58,8 @@ class ProcessRuntime:
         self._flushed = 0.0
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the training loop to its end; requests are served meanwhile, and between two runs."""
-        with self.baton.held():
-            return complete(work)
+        """Run a coroutine of the training loop to its end."""
+        return complete(work)
 
     # -- time and records ---------------------------------------------------------------------------------------
 
@@ -68,14 +74,14 @@ class ProcessRuntime:
         """Return the seconds since the run began."""
         return time.monotonic() - self._origin
 
-    def span(self, kind: Kind, begin: float) -> None:
+    def span(self, kind: Kind, begin: float, **what: Any) -> None:
         """Write down how the time since ``begin`` went, unless learners are meeting: all that is `evaluate`."""
         if self._still_since is None:
-            self.record.span(kind, self.who, begin, self.now())
+            self.record.span(kind, self.who, begin, self.now(), **what)
 
     def sent(self, nbytes: int) -> None:
         """Add to the bytes sent."""
-        self.record.add(self.who, "bytes_sent", nbytes)
+        self.record.add(self.who, "bytes", nbytes)
 
     def stand_still(self, *, still: bool) -> None:
         """Count the time of a meeting as evaluation."""
@@ -148,15 +154,21 @@ class ProcessRuntime:
 
     def leave(self) -> None:
         """Finish: stay reachable until all others have finished, too, then close everything."""
-        self._membership.leave()
+        with self.baton.down():
+            self._membership.leave()
         self.stop()
 
     def stop(self) -> None:
-        """Close everything."""
+        """Close everything; again is harmless."""
         self._membership.stop()
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            session.strategy = None
+            session.post.poke()
+            session.close()
+            with self.baton.down():
+                for thread in session.threads:
+                    thread.join(timeout=JOIN_SECONDS)
         self.record.close(self.now())
 
     # -- serving ------------------------------------------------------------------------------------------------
@@ -167,13 +179,18 @@ class ProcessRuntime:
         assert session is not None
         first, session.me, session.strategy = session.strategy is None, me, strategy
         if first and session.post.size > 1:
-            threading.Thread(target=self._serve, args=(session,), name="serve", daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=(session,), name="serve", daemon=True)
+            session.threads.append(thread)
+            thread.start()
 
     async def close(self, me: Learner) -> None:
-        """Let no more requests in."""
+        """Let no more requests in; where nobody else will, part from the others, too."""
         if self._session is not None:
             self._session.strategy = None
             self._session.post.poke()
+        if not self.lossy:
+            with self.baton.down():
+                self._membership.leave()
 
     def _serve(self, session: Session) -> None:
         early: list[Message] = []  # by way of a group that we have not split off yet
@@ -203,17 +220,23 @@ class ProcessRuntime:
 
     async def compute(self, me: Learner, work: Work) -> None:
         """Run ``work`` without the baton, which is taken to tell the strategy of ready parts."""
+        with self.computing(me) as guard:
 
-        def ready(part: slice) -> None:
-            with self.baton.held():
-                work.ready(part)
+            def ready(part: slice) -> None:
+                with guard():
+                    work.ready(part)
 
+            work.run(ready)
+
+    @contextmanager
+    def computing(self, me: Learner) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Put the baton down; what is yielded takes it."""
         begin = self.now()
         with self.baton.down():
-            work.run(ready)
+            yield self.baton.held
             if self._slowness > 1.0:
                 time.sleep((self._slowness - 1.0) * (self.now() - begin))
-        self.span("compute", begin)
+        self.span("compute", begin, frames=me.frames)
         if begin > self._flushed + FLUSH_SECONDS:
             self._flushed = begin
             self.record.flush()
@@ -231,4 +254,6 @@ def from_environment(options: Options | None = None, *, folder: Path | None = No
     torch.set_num_threads(options.threads)
     store = world.connect(options.patience_seconds)
     place = Place(world.rank, world.size, host=world.host, address=world.address)
-    return ProcessRuntime(store, place, options, folder=folder)
+    runtime = ProcessRuntime(store, place, options, folder=folder)
+    atexit.register(runtime.stop)
+    return runtime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -46,6 +47,7 @@ class Session:
         self.over: str | None = None
         self.failure: BaseException | None = None
         self.closers: list[Callable[[], None]] = []
+        self.threads: list[threading.Thread] = []
 
     def enter(self, members: Sequence[int], path: str) -> int:
         """Put down a group; return its key."""

@@ -127,6 +127,7 @@ class TorchCommunicator(PairVerbs):
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"collectives {self.path}", daemon=True)
             self._thread.start()
+            self.session.threads.append(self._thread)
         self._works.put(collective)
 
         def wait() -> Tensor:
