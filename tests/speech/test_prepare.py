@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -338,6 +339,33 @@ def test_brought_states_and_what_is_wrong_with_them(corpus: Path, prepared: Path
     source.write_text("\n".join(rows).replace("iy_s", "xx_s") + "\n")
     with pytest.raises(DataError, match=r"states.txt: utterance \S+ has a phone that the lexicon lacks: 'xx'"):
         prepare(corpus, tmp_path / "data", replace(SETTINGS, alignments=source))
+
+
+def test_kaldi_features_are_taken(own: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, normalise="none", given_features=True)
+    for split in ("train", "dev"):
+        rows = []
+        with (own / split / "feats.ark").open("wb") as file:
+            for utterance in read_split(own / split):
+                features = extract(soundfile.read(utterance.audio, dtype="float32")[0], SETTINGS.features) + 100
+                file.write(f"{utterance.id} ".encode())
+                rows.append(f"{utterance.id} feats.ark:{file.tell()}\n")
+                file.write(b"\0BFM \4" + struct.pack("<i", len(features)) + b"\4" + struct.pack("<i", 23))
+                file.write(features.tobytes())
+        (own / split / "feats.scp").write_text("".join(rows))
+    data = prepare(own, tmp_path / "data", settings).data
+    for utterance in data.utterances("train"):
+        samples, _ = soundfile.read(utterance.audio, dtype="float32")
+        assert np.array_equal(data.features("train")[utterance.id], extract(samples, SETTINGS.features) + 100)
+    assert prepare(own, tmp_path / "data", settings).done == []
+    with pytest.raises(DataError, match=r"feats.ark: utterance \S+ has 23 features a frame, not 40; check --features"):
+        prepare(own, tmp_path / "data", replace(settings, features=FeatureSettings()))
+    scp = own / "train" / "feats.scp"
+    scp.write_text("".join(scp.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(DataError, match=r"train: feats.scp has no features of utterance train0-u00"):
+        prepare(own, tmp_path / "data", settings)
+    with pytest.raises(SettingsError, match="speeds need audio"):
+        PrepareSettings(speeds=(0.9,), given_features=True)
 
 
 def test_few_hours_train_the_hmm_and_all_is_aligned(corpus: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ Examples:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the prepared data.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cores to use.")
 @click.option("--features", "kind", default="fbank", show_default=True, type=click.Choice(["fbank", "mfcc"]))
+@click.option("--given-features", is_flag=True, help="Take them from feats.scp in each split (Kaldi's archives).")
 @click.option("--bins", default=40, show_default=True, type=click.IntRange(3), help="Mel bins.")
 @click.option("--rate", default=16000, show_default=True, type=click.IntRange(4000), help="Samples per second.")
 @click.option(
@@ -104,6 +105,7 @@ def _settings(options: dict[str, Any]) -> Any:
         ),
         normalise=options["normalise"],
         speeds=tuple(options["speeds"]),
+        given_features=options["given_features"],
         lexicon=LexiconSettings(options["lexicon"], options["dictionary"], options["unknown"]),
         hmm=GmmSettings(
             num_senones=options["senones"],

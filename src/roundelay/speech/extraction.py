@@ -7,7 +7,7 @@ fixed set of utterances, so the bytes are the same whatever the number of thread
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from roundelay.errors import DataError
 from roundelay.speech import audio
 from roundelay.speech.features import FeatureSettings, extract
 from roundelay.speech.files import write_json
+from roundelay.speech.kaldi_ark import read_matrix_at
 from roundelay.speech.normalise import Moments, Scope, group, pooled
 from roundelay.speech.perturb import copy_name, speed
 from roundelay.speech.store import UTTERANCES_PER_SHARD, Shard, Store, fresh, rewrite_shard, write_index, write_shard
@@ -107,10 +108,14 @@ class _Part:
 
 
 class Extraction:
-    """Extract the features of one split into a store."""
+    """Extract the features of one split into a store, or take those ``given``: utterance to archive and position."""
 
-    def __init__(self, folder: Path, items: Sequence[Copy], settings: FeatureSettings, scope: Scope) -> None:
+    def __init__(
+        self, folder: Path, items: Sequence[Copy], settings: FeatureSettings, scope: Scope,
+        given: Mapping[str, tuple[Path, int]] | None = None,
+    ) -> None:  # fmt: skip
         self._folder, self._items, self._settings, self._scope = folder, items, settings, scope
+        self._given = given
 
     def run(self, jobs: int = 1, progress: Callable[[int], None] = lambda _: None) -> Store:
         """Extract, normalise, and write the index last; ``progress`` is told the number of utterances done."""
@@ -146,17 +151,36 @@ class Extraction:
 
         def arrays() -> Iterator[tuple[str, npt.NDArray[Any]]]:
             for item in self._items_of(number):
-                samples = read_samples(item.utterance, self._settings.rate)
-                sound = Sound.of(samples, self._settings.rate)
-                if sound.complaint:
-                    part.complaints[item.name] = sound.complaint
-                part.seconds += sound.seconds
-                features = extract(speed(samples, item.speed, self._settings.rate), self._settings)
+                features = self._compute(part, item) if self._given is None else self._take(item.name, self._given)
                 yield item.name, self._learn(part, item, features)
                 tell()
 
         part.shard = write_shard(folder, number, "float32", arrays())
         return part
+
+    def _compute(self, part: _Part, item: Copy) -> Array:
+        """Compute an utterance's features, and note what its samples are like."""
+        rate = self._settings.rate
+        samples = read_samples(item.utterance, rate)
+        sound = Sound.of(samples, rate)
+        if sound.complaint:
+            part.complaints[item.name] = sound.complaint
+        part.seconds += sound.seconds
+        return extract(speed(samples, item.speed, rate), self._settings)
+
+    def _take(self, name: str, given: Mapping[str, tuple[Path, int]]) -> Array:
+        """Read an utterance's features from an archive."""
+        if name not in given:
+            raise DataError(f"{self._folder.name}: feats.scp has no features of utterance {name}")
+        archive, position = given[name]
+        features = read_matrix_at(archive, position)
+        if features.shape[1] != self._settings.dim:
+            wanted = "--bins" if self._settings.kind == "fbank" else "13 cepstra"
+            raise DataError(
+                f"{archive}: utterance {name} has {features.shape[1]} features a frame, not {self._settings.dim}; "
+                f"check --features and {wanted}"
+            )
+        return np.asarray(features, np.float32)
 
     def _learn(self, part: _Part, item: Copy, features: Array) -> Array:
         """Add an utterance to its group's moments; one that is its own group is normalised at once."""

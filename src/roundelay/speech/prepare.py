@@ -19,6 +19,7 @@ from roundelay.speech import aligning, stages
 from roundelay.speech.extraction import Copy, Extraction, copies
 from roundelay.speech.features import FeatureSettings
 from roundelay.speech.files import digest, file_digest, read_json, write_json, write_text
+from roundelay.speech.kaldi_ark import read_scp
 from roundelay.speech.language import LanguageSettings, write_graphs
 from roundelay.speech.lexicon import Guess, Lexicon, complete, graphemes, read_pronunciations
 from roundelay.speech.normalise import SCOPES, Scope
@@ -56,6 +57,8 @@ class PrepareSettings:
     normalise: Scope = "speaker"
     speeds: tuple[float, ...] = ()
     """Copies of the training utterances at these speeds, such as 0.9 and 1.1."""
+    given_features: bool = False
+    """Take the features in each split's feats.scp; ``features`` then says what they are."""
     lexicon: LexiconSettings = field(default_factory=LexiconSettings)
     hmm: GmmSettings = field(default_factory=GmmSettings)
     hmm_hours: float = 10.0
@@ -69,6 +72,8 @@ class PrepareSettings:
             raise SettingsError(f"unknown scope of normalisation {suggest(self.normalise, SCOPES)}")
         if 1.0 in self.speeds or len(set(self.speeds)) != len(self.speeds):
             raise SettingsError(f"speeds must be different and not 1, which is always there; not {self.speeds}")
+        if self.speeds and self.given_features:
+            raise SettingsError("speeds need audio: given features cannot be played faster")
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,10 @@ class _Preparation:
         self.clean = {name: _clean_copies(folder) for name, folder in self.folders.items()}
         self.train_splits = _train_splits(list(self.folders))
         self.given = settings.lexicon.lexicon or _there(corpus / "lexicon.txt")
+        given_features = settings.given_features
+        self.archives = {
+            name: read_scp(path / "feats.scp") if given_features else None for name, path in self.folders.items()
+        }
 
     def run(self) -> Outcome:
         stages.begin(self.out)
@@ -127,6 +136,7 @@ class _Preparation:
         extracted = {
             "heard": digest(heard), "features": asdict(settings.features), "normalise": settings.normalise,
             "speeds": settings.speeds, "train": self.train_splits,
+            "given": digest({name: _archived(archives) for name, archives in self.archives.items()}),
         }  # fmt: skip
         trained = {"hmm": hmm, "hours": settings.hmm_hours, "words": digest(words), "clean": digest(self.clean)}
         everything = ("corpus", "features", "lexicon", "hmm", "alignment", "graph")
@@ -161,7 +171,7 @@ class _Preparation:
         total, before = sum(map(len, items.values())), 0
         for name, some in items.items():
             folder = self.out / "features" / name
-            extraction = Extraction(folder, some, self.settings.features, self.settings.normalise)
+            extraction = Extraction(folder, some, self.settings.features, self.settings.normalise, self.archives[name])
             extraction.run(self.jobs, lambda done, before=before: self.progress("features", before + done, total))  # type: ignore[misc]  # before is bound now
             before += len(some)
         return stages.files_under(*(self.out / "features" / name for name in items))
@@ -257,6 +267,14 @@ def _heard(utterance: Utterance) -> list[Any]:
         utterance.id, utterance.speaker, str(utterance.audio.absolute()), utterance.channel, utterance.begin,
         utterance.end, status.st_size, status.st_mtime_ns,
     ]  # fmt: skip
+
+
+def _archived(entries: Mapping[str, tuple[Path, int]] | None) -> list[Any]:
+    """Say which given features there are, and when their archives were written."""
+    if entries is None:
+        return []
+    files = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path, _ in entries.values()}
+    return [files, {name: [str(path), position] for name, (path, position) in entries.items()}]
 
 
 def _identity(path: Path | None) -> str | None:
