@@ -88,7 +88,7 @@ def test_noisy_copies_have_the_words_and_the_timing_of_their_originals(corpus: P
     utterances = {u.id: u for u in read_split(corpus / split)}
     assert {float(value) for value in snr.values()} == {float("inf"), 20.0, 10.0, 5.0}
     assert set(clean) == {name for name, value in snr.items() if value != "inf"}
-    assert len(clean) * 2 == len(snr)
+    assert len(clean) / len(snr) == pytest.approx(1 / 3, abs=0.08)
     for noisy, original in clean.items():
         assert snr[original] == "inf"
         assert utterances[noisy].words == utterances[original].words
@@ -110,7 +110,7 @@ def test_noise_is_as_loud_as_told(corpus: Path) -> None:
         speech = np.mean(samples[int(begin * rate) : int(end * rate)] ** 2) - np.mean(lead**2)
         seen.append(10 * np.log10(speech / np.mean(lead**2)) - told)
         assert np.std(audio.read(utterances[clean[noisy]].audio)[0][:1000]) < np.std(lead[:1000])
-    assert len(seen) > 10
+    assert len(seen) > 8
     assert np.median(seen) == pytest.approx(0, abs=1.5)
 
 

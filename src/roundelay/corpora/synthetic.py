@@ -1,10 +1,10 @@
 """The embedded corpus: spelled words, numbers, dates, amounts and short commands, spoken by espeak-ng.
 
 48 synthetic speakers (four accents, each with a voice variant, a rate and a pitch of its own) say sentences of a small
-grammar (``grammar``, about 150 words); train, dev and test share no speaker.  Every sentence is there twice with the
-same timing: clean, and in a made-up room with made-up noise at 20, 10 or 5 dB.  espeak-ng tells where each phoneme
-begins, which makes ``reference.ctm``, and how it says each word, which makes ``lexicon.txt`` (phones: see
-``phones``).
+grammar (``grammar``, about 110 words); train, dev and test share no speaker.  Every sentence is there clean,
+and every other one also in a made-up room with made-up noise at 20, 10 or 5 dB, with the same timing.  espeak-ng
+tells where each phoneme begins, which makes ``reference.ctm``, and how it says each word, which makes ``lexicon.txt``
+(phones: see ``phones``).
 
 Beside the usual tables a split has ``utt2snr`` (dB, ``inf`` for clean), ``utt2clean`` (noisy copy and its clean
 original), ``utt2noise``, ``utt2room``, ``utt2dur`` and ``closures.ctm`` (``reference.ctm`` with the closures of stops

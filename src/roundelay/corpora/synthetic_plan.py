@@ -1,7 +1,8 @@
 """What the synthetic corpus will say, and who says it: a pure function of the seed and a number.
 
-A *take* is one sentence by one speaker.  It gives two utterances of the same timing: a clean one, and a copy in a
-room with noise.  Takes are handed out to shards by number, so how many processes work on them changes nothing.
+A *take* is one sentence by one speaker.  It gives a clean utterance, and every other take also gives a copy of the same
+timing in a room with noise.  Takes are handed out to shards by number, so how many processes work on them changes
+nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _ACCENTS = ("en-us", "en", "en-us-nyc", "en-gb-x-rp")
 # Each gives the same samples in fresh processes.  Variants with a "breath" line in their definition do not: f2, f3, f5,
 # Alicia, caleb, sandro, victor, whisper and a few more.
 _VARIANTS = {
-    "train": "f1 m1 Andy Annie m3 Alex belinda m4 Gene Andrea m6 Mike iven m7 adam aunty david Hugo linda benjamin Lee"
-    " steph Denis Marco anika ed john shelby max Michael grandma norbert paul steph3 quincy robert",
-    "dev": "f4 m5 edward Jacky ian rob",
-    "test": "m2 steph2 Mario m8 zac travis",
+    "train": "f1 m1 Andy Annie m3 Alex belinda m4 Gene Andrea m6 Gene2 iven m7 adam aunty david Hugo linda benjamin Lee"
+    " steph Denis Marco anika ed john shelby max Diogo grandma norbert paul steph3 quincy robert",
+    "dev": "f4 m5 edward Jacky Mike rob",
+    "test": "m2 steph2 Mario m8 Michael travis",
 }
 
 
@@ -48,7 +49,8 @@ class Take:
     number: int
     speaker: Speaker
     words: tuple[str, ...]
-    snr: int
+    snr: int | None
+    """Of the noisy copy in decibels; None: there is no copy."""
     noise: str
     room: str
     lead_seconds: float
@@ -63,8 +65,13 @@ class Take:
 
     @property
     def noisy_id(self) -> str:
-        """The noisy copy's id."""
-        return f"{self.id}-snr{self.snr:02d}"
+        """The noisy copy's id, where there is one."""
+        return f"{self.id}-snr{self.snr or 0:02d}"
+
+    @property
+    def num_utterances(self) -> int:
+        """How many utterances the take gives."""
+        return 1 if self.snr is None else 2
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,12 @@ def take(seed: int, split: str, number: int) -> Take:
     """Return a split's take of that number."""
     chance = random.Random(f"{seed} {split} {number}")  # noqa: S311 (nothing secret)
     people = speakers(split)
+    turn = number // len(people) + number % len(people)  # each speaker gets all in turn, neighbours begin elsewhere
     return Take(
         number=number,
         speaker=people[number % len(people)],
         words=grammar.sentence(chance),
-        snr=SNRS[(number // len(people) + number) % len(SNRS)],  # every speaker gets each in turn
+        snr=None if turn % 2 else SNRS[turn // 2 % len(SNRS)],
         noise=chance.choice([*NOISES, "babble"]),
         room=chance.choice(list(ROOMS)),
         lead_seconds=chance.uniform(0.10, 0.35),
@@ -128,10 +136,11 @@ def shards(hours: float, seed: int) -> list[Shard]:
 
 
 def _num_takes(seconds: float, seed: int, split: str) -> int:
-    """Count the takes, two utterances each, that fill a time; at least one."""
+    """Count the takes that fill a time with all their utterances; at least one."""
     total = 0.0
     for number in itertools.count():
-        total += 2 * estimate_seconds(take(seed, split, number))
+        planned = take(seed, split, number)
+        total += planned.num_utterances * estimate_seconds(planned)
         if total >= seconds:
             return number + 1
     raise AssertionError("endless")

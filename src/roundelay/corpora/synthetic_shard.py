@@ -94,20 +94,17 @@ class _Studio:
         self.speech *= 10 ** (take.level / 20) / np.sqrt(np.mean(self.speech[self.active] ** 2))
 
     def rows(self, out: Path) -> list[Row]:
-        """Write both utterances."""
+        """Write the utterance, and its noisy copy if there is to be one."""
         take = self.take
         clean = noise.at_snr(self.speech, self._noise("pink"), self.active, CLEAN_SNR)
-        echoing = noise.in_room(self.chance, self.speech, noise.ROOMS[take.room], RATE)
-        noisy = noise.at_snr(echoing, self._noise(take.noise), self.active, take.snr)
-        return [
-            self._row(out, take.id, clean, {"snr": float("inf"), "noise": "none", "room": "none", "clean": None}),
-            self._row(
-                out,
-                take.noisy_id,
-                noisy,
-                {"snr": float(take.snr), "noise": take.noise, "room": take.room, "clean": take.id},
-            ),
-        ]
+        quiet = {"snr": float("inf"), "noise": "none", "room": "none", "clean": None}
+        rows = [self._row(out, take.id, clean, quiet)]
+        if take.snr is not None:
+            echoing = noise.in_room(self.chance, self.speech, noise.ROOMS[take.room], RATE)
+            noisy = noise.at_snr(echoing, self._noise(take.noise), self.active, take.snr)
+            loud = {"snr": float(take.snr), "noise": take.noise, "room": take.room, "clean": take.id}
+            rows.append(self._row(out, take.noisy_id, noisy, loud))
+        return rows
 
     def _noise(self, name: str) -> noise.Samples:
         if name == "babble":
