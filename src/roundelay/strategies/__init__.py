@@ -13,7 +13,8 @@ from roundelay.strategies.bmuf import BMUF
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.diloco import DiLoCo
 from roundelay.strategies.dpsgd import DPSGD
-from roundelay.strategies.easgd import EASGD, SynchronousEASGD
+from roundelay.strategies.easgd import EASGD
+from roundelay.strategies.easgd_synchronous import SynchronousEASGD
 from roundelay.strategies.gossip_pga import GossipPGA
 from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategies.sgp import SGP
