@@ -92,7 +92,7 @@ def broken(split: Path, how: str) -> None:
         case "duplicate transcript":
             write_lines(split / "text", "a-1 HELLO", "a-1 HELLO", "a-2 HELLO")
         case "not UTF-8":
-            (split / "text").write_bytes(b"a-1 HELLO\na-2 CAF\xc9\n")
+            (split / "text").write_bytes(b"a-1 HELLO\na-2 \xc9T\xc9\n")
         case "no words":
             write_lines(split / "text", "a-1 HELLO", "a-2")
         case "two speakers":
