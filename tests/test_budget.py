@@ -79,7 +79,8 @@ def test_the_run_is_cut_at_epochs_evaluations_and_the_warm_up() -> None:
 
 
 def test_left_over() -> None:
-    assert left_over(Stretch(3, 9, warmup=False, evaluate=False), [[3, 5], [8]]) == [4, 6, 7]
+    assert left_over(Stretch(3, 9, warmup=False, evaluate=False), [[3, 5], [8], [12]]) == [(4, 5), (6, 8)]
+    assert left_over(Stretch(0, 10**9, warmup=False, evaluate=False), []) == [(0, 10**9)]
 
 
 @pytest.mark.parametrize("settings", [{"total": 0}, {"per_epoch": 0}, {"evaluate_every": 0}])

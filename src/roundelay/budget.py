@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Budget", "Claim", "Claims", "Stretch"]
+__all__ = ["Budget", "Claim", "Claims", "Stretch", "left_over"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class Claims:
         return self.round * len(self.group)
 
 
-def left_over(stretch: Stretch, trained: Iterable[Iterable[int]]) -> list[int]:
-    """Return the minibatches of ``stretch`` that nobody has trained."""
-    done = {number for numbers in trained for number in numbers}
-    return [number for number in range(stretch.begin, stretch.end) if number not in done]
+def left_over(stretch: Stretch, trained: Iterable[Iterable[int]]) -> list[tuple[int, int]]:
+    """Return the minibatches of ``stretch`` that nobody has trained, as ranges from one to before another."""
+    done = sorted({number for numbers in trained for number in numbers if stretch.begin <= number < stretch.end})
+    edges = [stretch.begin - 1, *done, stretch.end]
+    return [(a + 1, b) for a, b in pairwise(edges) if a + 1 < b]

@@ -106,11 +106,11 @@ class Training:
         """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model."""
         holders = [rank for rank, report in enumerate(reports) if report["holds"]] or [0]
         stretch = max(reports[rank]["stretch"] for rank in holders)
-        left: list[int] = []
+        left: list[tuple[int, int]] = []
         if stretch < len(self.stretches):
             done = [report["trained"] for report in reports if report["stretch"] == stretch]
             left = left_over(self.stretches[stretch], [*done, safe])
-        return {"stretch": stretch, "left": _ranges(left), "holders": holders}
+        return {"stretch": stretch, "left": left, "holders": holders}
 
     async def _merge(self, view: View) -> None:
         holders = view.plan["holders"]
@@ -335,14 +335,3 @@ async def gather_json(comm: Communicator, value: Any) -> list[Any]:
     """Return everyone's ``value`` in rank order."""
     data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     return [json.loads(bytes(other.tolist())) for other in await comm.gather(data)]
-
-
-def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Write sorted numbers as ranges."""
-    ranges: list[tuple[int, int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number:
-            ranges[-1] = (ranges[-1][0], number + 1)
-        else:
-            ranges.append((number, number + 1))
-    return ranges

@@ -1,0 +1,58 @@
+"""One learner in our loop against a hand-written PyTorch loop: python benchmarks/loop.py [ROUNDS]."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from models import MODELS, Noise, sgd
+from ratios import interleave, ratio, show
+from roundelay.budget import Budget
+from roundelay.job import Job
+from roundelay.runtimes.baton import complete
+from roundelay.runtimes.local import LocalRuntime
+from roundelay.strategies.synchronous import Synchronous
+
+
+def by_hand(task: Noise) -> object:
+    module = task.module()
+    optimizer = sgd(module)
+    number = 0
+
+    def step() -> None:
+        nonlocal number
+        optimizer.zero_grad()
+        loss = task.loss(module, task.load(0, number))
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        number += 1
+
+    return step
+
+
+def ours(task: Noise) -> object:
+    training = Job(task, Synchronous(), Budget(10**9, 10**9), sgd).training(LocalRuntime())
+    complete(training.assemble())
+
+    async def minibatch() -> None:
+        claim = await training.claim()
+        assert claim is not None
+        gradient = training.begin(claim)
+        await training.runtime.compute(training.me, gradient)
+        await training.end(claim, gradient.loss)
+
+    return lambda: complete(minibatch())
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    for name, task in MODELS.items():
+        found = interleave({"hand": by_hand(task), "ours": ours(task)}, rounds)  # type: ignore[dict-item]
+        show(f"our loop / PyTorch by hand, one learner, {name}", ratio(found["hand"], found["ours"]), 0.97)
+
+
+if __name__ == "__main__":
+    main()
