@@ -169,7 +169,7 @@ def test_a_loss_cannot_be_survived() -> None:
         run("assemble_again", size=2)
 
 
-@pytest.mark.parametrize(("entry", "message"), [("no_such", "AttributeError"), ("nothing.py:x", "no such file to run")])
+@pytest.mark.parametrize(("entry", "message"), [("no_such", "has no no_such"), ("nothing.py:x", "no file")])
 def test_an_entry_that_is_not_there(entry: str, message: str) -> None:
     with pytest.raises(RoundelayError, match=message):
         mpi_launch.run(entry if ":" in entry else f"{JOBS}:{entry}", {}, size=2)
@@ -201,6 +201,61 @@ def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Pat
         _until(lambda: not any(temporary.glob("roundelay*")), 5)
     finally:
         launcher.kill()
+
+
+JOINING = """
+import sys, torch, roundelay
+from torch import nn
+from roundelay.runtimes import mpi
+mpi.PATIENCE_SECONDS = 0.5
+torch.manual_seed(0)
+model = nn.Linear(2, 1)
+learner = roundelay.join(model, torch.optim.SGD(model.parameters(), lr=0.1), roundelay.Synchronous(bucket_bytes=4))
+for x, y in learner.share([(torch.randn(4, 2), torch.ones(4, 1)) for _ in range(11)]):
+    with learner.minibatch():
+        nn.functional.mse_loss(model(x), y).backward()
+    if learner.rank == 1 and sys.argv[1] == "raise":
+        raise ValueError("a bug of the user's own")
+    if learner.rank == 1 and sys.argv[1] == "exit":
+        sys.exit("enough")
+with learner.consensus() as consensus:
+    print(consensus.tolist(), flush=True)
+learner.close()
+"""
+
+HERE = f"from roundelay.runtimes import mpi_launch\nmpi_launch.run_here({f'{JOBS}:assemble_again'!r}, {{}})"
+
+
+def under_mpiexec(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*mpi_launch.find_mpiexec(), "-n", "2", sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=80, check=False)
+
+
+def test_a_loop_of_the_users_own_joins() -> None:
+    done = under_mpiexec(JOINING, "end")
+    assert done.returncode == 0
+    lines = done.stdout.split("\n")
+    assert lines[0] == lines[1] != ""
+    assert "WARN" not in done.stderr  # as MPICH says of windows that nobody gave back
+
+
+def test_a_loop_of_the_users_own_that_raises_ends_all() -> None:
+    done = under_mpiexec(JOINING, "raise")
+    assert done.returncode != 0
+    assert "ValueError: a bug of the user's own" in done.stderr
+
+
+def test_a_rank_that_leaves_early_ends_all() -> None:
+    done = under_mpiexec(JOINING, "exit")
+    assert done.returncode == 2
+    assert "roundelay: learner 1 left a run that others are still in" in done.stderr
+
+
+def test_a_rank_under_mpiexec_that_fails_says_so_in_a_line() -> None:
+    done = under_mpiexec(HERE)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("roundelay: ")]
+    assert lines[0].endswith("a learner was lost, which an MPI job cannot survive; the run can be resumed")
 
 
 def test_under_mpi_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ MPI cannot survive the loss of a rank: whoever fails ends the job, and the run i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from roundelay.errors import CommunicationError, MissingExtra
 from roundelay.learner import Learner
@@ -22,10 +23,13 @@ from roundelay.runtime import Clock, Resolve, View, Work
 from roundelay.strategy import Strategy
 from roundelay.training import gather_json
 
-__all__ = ["MpiRuntime", "runtime", "under_mpi"]
+__all__ = ["MpiRuntime", "end_all", "runtime", "under_mpi"]
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 """What tells a process its rank: MPICH, Intel MPI and Slurm's PMI-2; PMIx; Open MPI."""
+
+
+PATIENCE_SECONDS = 60.0  # for the others, of a rank that exits without having closed its run
 
 
 def under_mpi() -> bool:
@@ -46,16 +50,23 @@ def runtime(folder: Path | None, *, spans: int = 2000, slow: dict[int, float] | 
     return MpiRuntime(folder, spans=spans, slow=slow or {})
 
 
-def _end_all_with_us() -> None:
-    """See that an exception nobody catches ends every rank: the others would wait for us for good."""
+def end_all(status: int) -> NoReturn:
+    """End every rank of this job, this one too."""
     from mpi4py import MPI
 
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(status)
+    os._exit(status)  # MPICH's Abort may return before the end comes
+
+
+def _end_all_with_us() -> None:
+    """See that an exception nobody catches ends every rank: the others would wait for us for good."""
     said = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         said(kind, error, trace)
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        end_all(1)
 
     sys.excepthook = hook
 
@@ -83,6 +94,8 @@ class MpiRuntime:
         self._still_since: float | None = None
         self.engine = Engine(MPI.COMM_WORLD, self)
         self._counter = Counter(self.engine)
+        self._closed = self._finished = False
+        atexit.register(self._leave)
 
     @property
     def who(self) -> str:
@@ -128,7 +141,7 @@ class MpiRuntime:
         plan = resolve(reports, []) if self.rank == 0 else None
         plan = (await gather_json(comm, plan))[0]
         self.engine.finish(self.engine.world.Ibarrier())
-        self._start, self._me, me.comm = time.monotonic(), me, comm
+        self._start, self._me, me.comm, me.number = time.monotonic(), me, comm, self.rank
         return View(0, self.rank, self.size, plan)
 
     def trained(self, numbers: Sequence[int]) -> None:
@@ -148,6 +161,7 @@ class MpiRuntime:
         """Let no more requests in, and see that all answers have left."""
         self.engine.drain()
         self.engine.close()
+        self._closed = True
 
     def count(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a common number."""
@@ -180,10 +194,26 @@ class MpiRuntime:
 
     def finish(self) -> None:
         """End it, when all have trained: every rank calls this, and rank 0 leaves one record behind."""
-        self.engine.finish(self.engine.world.Ibarrier())
+        self._finish(None)
+
+    def _finish(self, patience_seconds: float | None) -> None:
+        if self._finished:
+            return
+        if not self.engine.finish(self.engine.world.Ibarrier(), patience_seconds):
+            raise CommunicationError(f"{self.who} left a run that others are still in")
+        self._finished = True
         self.record.close(self.now())
         self.engine.stop()
         self.engine.finish(self.engine.world.Ibarrier())
         if self.rank == 0 and self.folder is not None:
             merge_records(self.folder)
         self._counter.free()
+        atexit.unregister(self._leave)
+
+    def _leave(self) -> None:
+        """Finish at the end of a script of the user's own, which knows nothing of this; MPI would hang otherwise."""
+        try:
+            self._finish(None if self._closed else PATIENCE_SECONDS)
+        except CommunicationError as error:
+            sys.stderr.write(f"roundelay: {error}\n")
+            end_all(2)

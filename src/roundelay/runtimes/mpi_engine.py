@@ -186,14 +186,15 @@ class Engine:
         self.observer.note("wait", begin, arrived)
         self.observer.note("communicate", arrived, end)
 
-    def finish(self, request: MPI.Request) -> None:
-        """Wait for an MPI request, polling, with the baton in hand; for start-up and groups."""
-        pause = _Pause()
-        while True:
+    def finish(self, request: MPI.Request, patience_seconds: float | None = None) -> bool:
+        """Wait for an MPI request, polling, with the baton in hand; tell whether it is done in time."""
+        pause, begin = _Pause(), time.monotonic()
+        while patience_seconds is None or time.monotonic() < begin + patience_seconds:
             with self.lock:
                 if request.Test():
-                    return
+                    return True
             pause.between(None)
+        return False
 
     def drain(self) -> None:
         """See that all messages have left."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib
 import importlib.util
 import json
 import logging
@@ -20,11 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from roundelay import errors
 from roundelay.errors import CommunicationError, MissingExtra, RoundelayError, SettingsError
 from roundelay.record import merge_records
 from roundelay.run import write_atomically
 from roundelay.runtimes import mpi
+from roundelay.runtimes.launch import rebuild
+from roundelay.runtimes.worker import find_entry
 
 __all__ = ["find_mpiexec", "run", "run_here"]
 
@@ -88,7 +88,7 @@ def run_here(
     rank = _Rank()
     with rank.ending_all(None):
         runtime = rank.runtime = mpi.runtime(folder, spans=spans, slow=slow)
-        function = _load(entry) if isinstance(entry, str) else entry
+        function: Any = find_entry(entry) if isinstance(entry, str) else entry
         result = function(runtime, settings)
         runtime.finish()
     return result
@@ -178,12 +178,7 @@ def _raise_first(job: Path) -> None:
     failed = sorted(job.glob("error-*.json"), key=lambda path: path.stat().st_mtime_ns)
     if not failed:
         return
-    error = json.loads(failed[0].read_text(encoding="utf-8"))
-    log.debug("%s", error["traceback"])
-    kind = getattr(errors, error["type"], RoundelayError)
-    raised: RoundelayError = RoundelayError.__new__(kind)  # some make their message of other arguments
-    raised.args = (error["message"],)
-    raise raised
+    raise rebuild(json.loads(failed[0].read_text(encoding="utf-8")))
 
 
 def _describe(status: int) -> str:
@@ -218,8 +213,7 @@ class _Rank:
                 write_atomically(job / f"error-{rank}.json", json.dumps(told).encode())
             else:
                 sys.stderr.write(f"roundelay: {message}\n")
-                sys.stderr.flush()
-            MPI.COMM_WORLD.Abort(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2)
+            mpi.end_all(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2)
 
 
 def _one_line(error: BaseException, who: str) -> str:
@@ -230,22 +224,6 @@ def _one_line(error: BaseException, who: str) -> str:
     elif not isinstance(error, RoundelayError):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return message if message.startswith(("learner ", "server ")) else f"{who}: {message}"
-
-
-def _load(entry: str) -> Entry:
-    """Import the function that ``entry`` names."""
-    where, _, name = entry.rpartition(":")
-    if where.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-        if spec is None or spec.loader is None or not Path(where).exists():
-            raise SettingsError(f"{where}: no such file to run")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(where)
-    function: Entry = getattr(module, name)
-    return function
 
 
 def _end_with_launcher(job: Path) -> None:
@@ -268,7 +246,8 @@ def main() -> None:
         folder = Path(told["folder"]) if told["folder"] else None
         slow = {int(learner): float(factor) for learner, factor in told["slow"]}
         runtime = rank.runtime = mpi.runtime(folder, spans=told["spans"], slow=slow)
-        result = _load(told["entry"])(runtime, told["settings"])
+        function: Any = find_entry(told["entry"])
+        result = function(runtime, told["settings"])
         write_atomically(job / f"result-{runtime.rank}.json", json.dumps(result).encode())
         runtime.finish()
 
