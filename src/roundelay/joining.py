@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -62,16 +62,6 @@ def join(
     return Joined(me, strategy, runtime if runtime is not None else _find_runtime(), schedule=schedule, seed=seed)
 
 
-def wait(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine whose awaits block to its end."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise RuntimeError("a strategy awaited something that is not a communicator's")
-
-
 def _find_runtime() -> Runtime:
     """Use what the environment says: MPI, torchrun or Slurm, or nothing at all."""
     from roundelay.runtimes import mpi, processes
@@ -106,7 +96,7 @@ class Joined:
         self._unmet = False
         if me.optimizer is not None:
             _silence(me.optimizer)
-        wait(self._training.assemble())
+        self._runtime.run(self._training.assemble())
 
     @property
     def rank(self) -> int:
@@ -144,11 +134,11 @@ class Joined:
 
     def _meet(self) -> None:
         if self._unmet:
-            wait(self._training.meet())
+            self._runtime.run(self._training.meet())
             self._unmet = False
 
     def _common(self, loader: Iterable[B]) -> Iterator[tuple[Claim, B]]:
-        pool: Pool[B] = wait(pool_of(self._training.world, loader))
+        pool: Pool[B] = self._runtime.run(pool_of(self._training.world, loader))
         first = self._open(len(pool))
         while not self.serves and (claim := self._guarded(self._training.claim)) is not None:
             if claim.number is None:
@@ -165,7 +155,7 @@ class Joined:
         rounds = 0
         while not self.serves:
             flag = torch.tensor([float(own.more)])
-            together = wait(_any(group, flag)) if group.size > 1 else own.more
+            together = self._runtime.run(_any(group, flag)) if group.size > 1 else own.more
             if not together:
                 return
             position = first + rounds * group.size
@@ -226,11 +216,11 @@ class Joined:
         What was undone is among the minibatches left, and is handed out again.
         """
         try:
-            return wait(work())
+            return self._runtime.run(work())
         except LearnerLost as lost:
             self._training.undo(lost)
-            wait(self._training.assemble())
-            return wait(self._training.claim()) if work == self._training.claim else None
+            self._runtime.run(self._training.assemble())
+            return self._runtime.run(self._training.claim()) if work == self._training.claim else None
 
     # -- the consensus ------------------------------------------------------------------------------------------
 
@@ -238,7 +228,7 @@ class Joined:
     def consensus(self) -> Iterator[Tensor]:
         """Let the model have the consensus weights inside, to evaluate them; every rank must enter."""
         self._meet()
-        vector = wait(self._training.acting.consensus(self._me))
+        vector = self._runtime.run(self._training.acting.consensus(self._me))
         kept = self._me.seen.clone()
         self._me.load(vector)
         yield vector
@@ -258,13 +248,13 @@ class Joined:
                 }
                 write_atomically(path, data)
                 write_atomically(path.with_suffix(".json"), json.dumps(about, indent=2).encode() + b"\n")
-        wait(_any(self._training.world, torch.ones(1)))
+        self._runtime.run(_any(self._training.world, torch.ones(1)))
 
     def close(self) -> None:
         """Leave the run; every rank must call it, or use the learner in a ``with`` statement."""
         self._meet()
-        wait(_any(self._training.world, torch.ones(1)))
-        wait(self._runtime.close(self._me))
+        self._runtime.run(_any(self._training.world, torch.ones(1)))
+        self._runtime.run(self._runtime.close(self._me))
 
     def __enter__(self) -> Self:
         return self

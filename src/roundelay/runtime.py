@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from roundelay.learner import Learner
 from roundelay.record import Record
@@ -13,6 +13,7 @@ from roundelay.strategy import Strategy
 
 __all__ = ["Clock", "Resolve", "Runtime", "View", "Work"]
 
+T = TypeVar("T")
 Clock = Literal["virtual", "wall"]
 
 Resolve = Callable[[Sequence[dict[str, Any]], Sequence[int]], dict[str, Any]]
@@ -49,6 +50,9 @@ class Runtime(Protocol):
     record: Record
     lossy: bool
     """Whether learners may be lost without the run's end."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the training loop to its end, where awaits block."""
 
     def now(self) -> float:
         """Return the time in seconds since the run began, by this runtime's clock."""

@@ -18,7 +18,7 @@ from roundelay.runtime import Runtime
 from roundelay.runtimes.simulation import simulate
 from roundelay.training import Training
 
-__all__ = ["describe", "drive", "train_learner", "train_simulated"]
+__all__ = ["describe", "train_learner", "train_simulated"]
 
 Watch = Callable[[Training], None]
 """Is given every training before it begins, to hook itself to it."""
@@ -70,16 +70,6 @@ def train_simulated(
     return result
 
 
-def drive(runtime: Runtime, training: Training) -> torch.Tensor:
-    """Run a learner's training to its end on a runtime whose awaits block."""
-    try:
-        training.run().send(None)
-    except StopIteration as stop:
-        consensus: torch.Tensor = stop.value
-        return consensus
-    raise RuntimeError("a strategy awaited something that is not a communicator's")
-
-
 def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
     """Train one learner of an experiment, on a process of its own; the first learner saves the model."""
     experiment = Experiment.of(settings["experiment"])
@@ -87,7 +77,7 @@ def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | Non
     training = experiment.job().training(runtime)
     if watch is not None:
         watch(training)
-    consensus = drive(runtime, training)
+    consensus = runtime.run(training.run())
     result = {"scores": training.scores, "seconds": runtime.now(), "clock": "wall"}
     if settings.get("folder") and training.me.number == 0 and not training.me.serves:
         _save(RunFolder(Path(settings["folder"])), training, consensus, result)

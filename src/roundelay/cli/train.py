@@ -152,9 +152,113 @@ def _report(result: dict[str, Any], out: Path, *, as_json: bool) -> None:
     click.echo(f"{out}: {scores}  in {result['seconds']:.3f} s ({result['clock']} time)")
 
 
+def _job(experiment: Experiment, out: Path, total: int) -> dict[str, Any]:
+    return {"experiment": experiment.plain(), "folder": str(out.absolute()), "minibatches": total}
+
+
+def _by_rank(slow: dict[int, float], servers: int) -> dict[int, float]:
+    return {servers + learner: factor for learner, factor in slow.items()}
+
+
 def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
-    raise SettingsError("--on processes is not there yet")
+    from roundelay.report.trace import write_trace
+    from roundelay.runtimes import environment, launch
+    from roundelay.runtimes.hosts import Hosts
+    from roundelay.runtimes.processes import Options
+
+    servers = experiment.strategy.servers
+    slow = _by_rank(_slow(options["slow"], experiment.learners), servers)
+    settings = Options(slow=slow, spans=experiment.record.spans, threads=experiment.threads)
+    world = environment.find()
+    if world is not None:
+        return _in_world(experiment, out, settings, world.rank, world.size, as_json=options["as_json"])
+    hosts = None
+    if options["rendezvous"] is not None:
+        hosts = Hosts(options["rendezvous"], options["hosts"])
+        hosts.parse()
+    elif options["hosts"] > 1:
+        raise SettingsError(
+            f"--hosts {options['hosts']}: also give --rendezvous HOST:PORT, an address of the first host"
+        )
+    folder, total = _start(experiment, out, "processes", as_json=options["as_json"])
+    size = experiment.learners + servers
+    results = launch.run(
+        "roundelay.cli.train:learner",
+        _job(experiment, out, total),
+        size=size,
+        folder=folder.path,
+        options=settings,
+        hosts=hosts,
+    )
+    write_trace(folder.record, folder.path / "trace.json")
+    return next((result for result in results[servers:] if result is not None), None)
+
+
+def _in_world(
+    experiment: Experiment, out: Path, settings: Any, rank: int, size: int, *, as_json: bool
+) -> dict[str, Any] | None:
+    """Be one rank of a world that torchrun or Slurm has started: its size minus the servers are learners."""
+    from roundelay.runtimes.processes import from_environment
+
+    experiment = _fit_world(experiment, size)
+    total = experiment.job().budget.total
+    if rank == 0:
+        _start(experiment, out, "processes", as_json=as_json)
+    runtime = from_environment(settings, folder=None)
+    assert runtime is not None
+    result = learner(runtime, _job(experiment, out, total))
+    return result if rank == experiment.strategy.servers else None
+
+
+def _fit_world(experiment: Experiment, size: int) -> Experiment:
+    learners = size - experiment.strategy.servers
+    if learners < 1:
+        raise SettingsError(
+            f"{size} ranks cannot train by {type(experiment.strategy).__name__}, "
+            f"which takes {experiment.strategy.servers} for serving"
+        )
+    return experiment.replace(learners=learners)
 
 
 def _on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
-    raise SettingsError("--on mpi is not there yet")
+    from roundelay.report.trace import write_trace
+    from roundelay.runtimes import mpi, mpi_launch
+
+    servers, spans = experiment.strategy.servers, experiment.record.spans
+    slow = _slow(options["slow"], experiment.learners)
+    if mpi.under_mpi():
+        return _as_rank(experiment, out, slow, as_json=options["as_json"])
+    folder, total = _start(experiment, out, "mpi", as_json=options["as_json"])
+    results = mpi_launch.run(
+        "roundelay.cli.train:learner",
+        _job(experiment, out, total),
+        size=experiment.learners + servers,
+        folder=folder.path,
+        threads=experiment.threads,
+        spans=spans,
+        slow=slow,
+    )
+    write_trace(folder.record, folder.path / "trace.json")
+    result: dict[str, Any] = results[servers]
+    return result
+
+
+def _as_rank(experiment: Experiment, out: Path, slow: dict[int, float], *, as_json: bool) -> dict[str, Any] | None:
+    """Be one rank of a world that mpiexec has started."""
+    from mpi4py import MPI
+
+    from roundelay.runtimes import mpi_launch
+
+    experiment = _fit_world(experiment, MPI.COMM_WORLD.size)
+    total = experiment.job().budget.total
+    if MPI.COMM_WORLD.rank == 0:
+        _start(experiment, out, "mpi", as_json=as_json)
+    MPI.COMM_WORLD.Barrier()
+    result: dict[str, Any] = mpi_launch.run_here(
+        "roundelay.cli.train:learner",
+        _job(experiment, out, total),
+        folder=out,
+        spans=experiment.record.spans,
+        slow=slow,
+    )
+    return result if MPI.COMM_WORLD.rank == experiment.strategy.servers else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +15,7 @@ from roundelay.errors import CommunicationError
 from roundelay.learner import Learner
 from roundelay.record import Record
 from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtimes.baton import complete
 from roundelay.strategy import Strategy
 
 __all__ = ["LocalRuntime", "Settled"]
@@ -76,6 +77,10 @@ class LocalRuntime:
         self.serving: tuple[Learner, Strategy] | None = None
         self._start = time.monotonic()
         self._counts: dict[str, int] = {}
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the training loop to its end."""
+        return complete(work)
 
     def now(self) -> float:
         """Return seconds since the start."""

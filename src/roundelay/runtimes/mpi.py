@@ -10,21 +10,23 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from roundelay.errors import CommunicationError, MissingExtra
 from roundelay.learner import Learner
 from roundelay.record import Kind, Record, merge_records
 from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtimes.baton import complete
 from roundelay.strategy import Strategy
 from roundelay.training import gather_json
 
 __all__ = ["MpiRuntime", "end_all", "runtime", "under_mpi"]
 
+T = TypeVar("T")
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 """What tells a process its rank: MPICH, Intel MPI and Slurm's PMI-2; PMIx; Open MPI."""
 
@@ -103,6 +105,10 @@ class MpiRuntime:
         if self._me is None:
             return f"learner {self.rank}"
         return f"{'server' if self._me.serves else 'learner'} {self._me.number}"
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the training loop to its end; we hold the baton all the while."""
+        return complete(work)
 
     # -- the clock and the record -------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -26,6 +26,7 @@ from roundelay.training import Training
 
 __all__ = ["Outcome", "SimulatedRuntime", "Simulation", "simulate", "time_only"]
 
+T = TypeVar("T")
 FORWARD = 1 / 3  # of a gradient's time, the backward pass being about twice the forward pass
 
 
@@ -188,6 +189,10 @@ class SimulatedRuntime:
         else:
             await kernel.sleep(seconds)
         self.record.span("compute", self.sim.seats[self.seat].who, begin, kernel.now, frames=me.frames)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Refuse: the kernel runs all learners' coroutines in turn."""
+        raise SettingsError("a simulated learner runs in roundelay.runtimes.simulation.simulate")
 
     def computing(self, me: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
         """Refuse: a loop of the user's own cannot stand still while virtual time passes."""
