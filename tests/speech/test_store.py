@@ -60,6 +60,33 @@ def test_reading_copies_nothing(tmp_path: Path) -> None:
     assert store["a"].flags.c_contiguous
 
 
+def mapped_kilobytes(folder: Path) -> int:
+    """Add up what is resident of this process's maps of files in a folder."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.split("-")[0].isalnum() and "-" in line.split()[0]:
+            inside = str(folder) in line
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+def test_released_pages_are_no_longer_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {f"u{i}": np.full((1000, 40), i, np.float32) for i in range(20)}
+    store = write_store(tmp_path / "s", data.items(), dim=40)
+    views = {name: store[name] for name in store}
+    assert sum(float(view.sum()) for view in views.values()) == 190 * 40_000
+    assert mapped_kilobytes(tmp_path) >= 20 * 156
+    store.release()
+    assert mapped_kilobytes(tmp_path) == 0
+    assert all(np.array_equal(views[name], data[name]) for name in data)
+    monkeypatch.setattr(stores, "_MAPPED_BYTES", 500_000)
+    store.release()
+    for name in store:
+        store[name].sum()
+        assert mapped_kilobytes(tmp_path) < 1500
+
+
 def test_single_numbers(tmp_path: Path) -> None:
     store = write_store(tmp_path / "s", [("a", np.arange(4)), ("b", np.arange(3))], dim=0, dtype="int32")
     assert store["b"].tolist() == [0, 1, 2]

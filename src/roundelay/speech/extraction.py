@@ -63,7 +63,7 @@ class Sound:
         return "clipped" if self.clipped >= CLIPPED_SHARE else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Copy:
     """An utterance at a speed."""
 

@@ -27,6 +27,8 @@ Ints = npt.NDArray[np.int64]
 
 IGNORED = -100
 """The target of a frame that is none: cross-entropy leaves it out by default."""
+POOL_FRAMES = 1 << 17
+"""Frames that are shuffled among each other: 22 minutes, or 21 MB at 40 features."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class _Shuffled:
     minibatch, yet what must be remembered is an order of the utterances and a few pools, and reading stays local.
     """
 
-    def __init__(self, items: Ints, size: int, seed: int, pool_items: int) -> None:
+    def __init__(self, items: Ints, size: int, seed: int, pool_items: int, on_pool: Callable[[], None]) -> None:
         if size < 1:
             raise SettingsError(f"minibatches: size must be at least 1, not {size}")
         self.items = items
@@ -78,6 +80,7 @@ class _Shuffled:
         self._seed = seed
         self._pool_items = max(pool_items, size)
         self._lock = threading.Lock()
+        self._on_pool = on_pool
         self._epochs = functools.lru_cache(maxsize=2)(self._order)
         self._pools = functools.lru_cache(maxsize=3)(self._pool)
 
@@ -95,6 +98,7 @@ class _Shuffled:
 
     def _pool(self, epoch: int, pool: int) -> tuple[Ints, Ints]:
         """Return utterance and position of each item of a pool, shuffled."""
+        self._on_pool()
         order, firsts, _ = self._epochs(epoch)
         members = order[firsts[pool] : firsts[pool + 1]]
         counts = self.items[members]
@@ -139,6 +143,11 @@ class _Aligned:
                 f"{features.folder}: {name} has {len(features[name])} frames and {len(targets[name])} targets"
             )
 
+    def release(self) -> None:
+        """Let go of the pages of the pools before."""
+        self._features.release()
+        self._targets.release()
+
     def inputs(self, utterances: Ints, times: Ints) -> Tensor:
         """Gather the features at ``times`` (B, K) of ``utterances`` (B); times beyond an end mean the end."""
         return torch.from_numpy(_gather(self._features, self._feature_numbers[utterances], times))
@@ -154,7 +163,6 @@ def _gather(store: Store, numbers: Ints, times: Ints) -> npt.NDArray[np.generic]
     shape = rows.shape if store.dim == 0 else (*rows.shape, store.dim)
     result = np.empty(shape, store.dtype)
     shards = store.shards[numbers]
-    store.note(len(rows))
     for shard in np.unique(shards):
         here = np.flatnonzero(shards == shard)
         if len(here) == len(rows):
@@ -169,10 +177,10 @@ class FrameMinibatches:
 
     def __init__(
         self, features: Store, targets: Store, size: int = 256, *, left: int = 10, right: int = 10,
-        seed: int = 0, pool_frames: int = 1 << 18,
+        seed: int = 0, pool_frames: int = POOL_FRAMES,
     ) -> None:  # fmt: skip
         self._data = _Aligned(features, targets)
-        self._order = _Shuffled(self._data.lengths, size, seed, pool_frames)
+        self._order = _Shuffled(self._data.lengths, size, seed, pool_frames, self._data.release)
         self._context = np.arange(-left, right + 1)
         self.dim = features.dim * len(self._context)
 
@@ -206,7 +214,8 @@ class ChunkMinibatches:
             raise SettingsError(f"minibatches: length must be at least 1, not {length}")
         self._data = _Aligned(features, targets)
         self._length = length
-        self._order = _Shuffled(-(-self._data.lengths // length), size, seed, max(1, (1 << 18) // length))
+        chunks = -(-self._data.lengths // length)
+        self._order = _Shuffled(chunks, size, seed, max(1, POOL_FRAMES // length), self._data.release)
         self._context = np.arange(-left, length + right)
 
     def __len__(self) -> int:

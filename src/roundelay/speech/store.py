@@ -89,7 +89,7 @@ class Store(Mapping[str, Array]):
     def __getitem__(self, utterance: str) -> Array:
         number = self._numbers[utterance]
         start = int(self.starts[number])
-        self.note(int(self.lengths[number]))
+        self._note(int(self.lengths[number]))
         return self.shard(int(self.shards[number]))[start : start + int(self.lengths[number])]
 
     def __iter__(self) -> Iterator[str]:
@@ -130,17 +130,21 @@ class Store(Mapping[str, Array]):
             self._maps[number] = mapped
         return mapped
 
-    def note(self, rows: int) -> None:
-        """Count rows that are about to be read; after every 64 MB let go of the pages read so far.
+    def _note(self, rows: int) -> None:
+        """Count rows that are about to be read, and let go of their pages after every 64 MB."""
+        self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)
+        if self._handed_out > _MAPPED_BYTES:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the pages read so far.
 
         They stay in the operating system's cache, and views stay good; but they no longer count as this process's
         memory, which so stays the same however much there is to read.
         """
-        self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)
-        if self._handed_out > _MAPPED_BYTES:
-            self._handed_out = 0
-            for file in list(self._files):
-                file.madvise(mmap.MADV_DONTNEED)
+        self._handed_out = 0
+        for file in list(self._files):
+            file.madvise(mmap.MADV_DONTNEED)
 
     def verify(self) -> None:
         """Read everything once and compare the checksums."""
