@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from roundelay.errors import DataError, SettingsError
 from roundelay.speech.frontend import check_features
 from roundelay.speech.gmm import Gmm, accumulate, update
-from roundelay.speech.tensors import Array, read_tensors, write_tensors
+from roundelay.speech.tensors import Array, product, read_tensors, write_tensors
 
 
 def train_ubm(frames: Array, num_gaussians: int, *, iterations: int = 12, seed: int = 0) -> Gmm:
@@ -75,14 +77,23 @@ class IvectorModel:
         """Give the length of the vectors."""
         return int(self.directions.shape[2])
 
+    @cached_property
+    def _scaled(self) -> Array:
+        """Directions over variances, (C D, R)."""
+        return (self.directions / self.ubm.variances[:, :, None]).reshape(-1, self.size)
+
+    @cached_property
+    def _precisions(self) -> Array:
+        """What a frame of each Gaussian adds to the precision of a vector, (C, R R)."""
+        left = torch.from_numpy(self._scaled.reshape(self.directions.shape)).transpose(1, 2)
+        return torch.bmm(left, torch.from_numpy(self.directions)).flatten(1).numpy()
+
     def posterior(self, statistics: BaumWelch) -> tuple[Array, Array]:
         """Give mean (R,) and covariance (R, R) of a speaker's vector."""
-        scaled = self.directions / self.ubm.variances[:, :, None]
-        weights = np.repeat(self.scale * statistics.occupancy, self.ubm.num_features)
-        flat = self.directions.reshape(-1, self.size)
-        precision = np.eye(self.size) + flat.T @ (scaled.reshape(-1, self.size) * weights[:, None])
-        covariance = np.linalg.inv(precision)
-        return covariance @ np.einsum("cdr,cd->r", scaled, self.scale * statistics.sums), covariance
+        added = product(self.scale * statistics.occupancy[None], self._precisions, np.float64)
+        covariance = np.linalg.inv(np.eye(self.size) + added.reshape(self.size, self.size))
+        pull = product(self.scale * statistics.sums.reshape(1, -1), self._scaled, np.float64)
+        return covariance @ pull[0], covariance
 
     def extract(self, frames: Array) -> Array:
         """Give the vector (R,) of frames (T, D)."""
@@ -139,8 +150,9 @@ def _step(model: IvectorModel, rows: list[BaumWelch]) -> IvectorModel:
         second += moment / len(rows)
     ridge = 1e-8 * (1.0 + products.trace(axis1=1, axis2=2))
     products += ridge[:, None, None] * np.eye(size)
-    directions = np.linalg.solve(products, cross.transpose(0, 2, 1)).transpose(0, 2, 1)
-    return IvectorModel(model.ubm, directions @ np.linalg.cholesky(second), model.scale)
+    solved = torch.linalg.solve(torch.from_numpy(products), torch.from_numpy(cross).transpose(1, 2)).transpose(1, 2)
+    turn = torch.from_numpy(np.linalg.cholesky(second))
+    return IvectorModel(model.ubm, (solved @ turn).contiguous().numpy(), model.scale)
 
 
 def speaker_vectors(

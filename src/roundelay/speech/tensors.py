@@ -47,6 +47,7 @@ def tensor(array: Array) -> torch.Tensor:
     return torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
 
 
-def product(a: Array, b: Array) -> Array:
-    """Multiply matrices in single precision with torch, whose threads, unlike numpy's, can be limited while running."""
-    return (tensor(a) @ tensor(b)).numpy()
+def product(a: Array, b: Array, dtype: type[np.floating[Any]] = np.float32) -> Array:
+    """Multiply matrices with torch, whose threads, unlike numpy's, can be limited while running."""
+    left, right = (torch.from_numpy(np.require(x, dtype, ["C", "W"])) for x in (a, b))
+    return (left @ right).numpy()

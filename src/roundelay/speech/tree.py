@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.errors import SettingsError
-from roundelay.speech.tensors import Array, read_tensors, write_tensors
+from roundelay.speech.tensors import Array, product, read_tensors, write_tensors
 
 STATES = 3  # of every phone's HMM, left to right
 SILENCE = 0  # the phone that is never split by context, and the context beyond the ends
@@ -126,7 +126,7 @@ def best_split(lefts: Array, rights: Array, moments: Array, questions: Array, mi
     for side, contexts in ((_LEFT, lefts), (_RIGHT, rights)):
         by_phone = np.zeros((questions.shape[1], moments.shape[1]))
         np.add.at(by_phone, contexts, moments)
-        yes = questions @ by_phone
+        yes = product(questions, by_phone, np.float64)
         no = whole - yes
         gains = log_likelihood(yes) + log_likelihood(no) - log_likelihood(whole)
         gains[np.minimum(yes[:, 0], no[:, 0]) < min_frames] = -np.inf
