@@ -146,7 +146,7 @@ class MpiRuntime:
         reports = await gather_json(comm, report)
         plan = resolve(reports, []) if self.rank == 0 else None
         plan = (await gather_json(comm, plan))[0]
-        self.engine.finish(self.engine.world.Ibarrier())
+        self.engine.finish(self.engine.post.Ibarrier())
         self._start, self._me, me.comm, me.number = time.monotonic(), me, comm, self.rank
         return View(0, self.rank, self.size, plan)
 
@@ -205,12 +205,12 @@ class MpiRuntime:
     def _finish(self, patience_seconds: float | None) -> None:
         if self._finished:
             return
-        if not self.engine.finish(self.engine.world.Ibarrier(), patience_seconds):
+        if not self.engine.finish(self.engine.post.Ibarrier(), patience_seconds):
             raise CommunicationError(f"{self.who} left a run that others are still in")
         self._finished = True
         self.record.close(self.now())
         self.engine.stop()
-        self.engine.finish(self.engine.world.Ibarrier())
+        self.engine.finish(self.engine.post.Ibarrier())
         if self.rank == 0 and self.folder is not None:
             merge_records(self.folder)
         self._counter.free()

@@ -28,10 +28,10 @@ class Counter:
         self.window = MPI.Win.Allocate(16 * SLOTS if first else 0, 8, comm=engine.world)
         if first:
             np.asarray(self.window.tomemory())[:] = 0
-        engine.finish(engine.world.Ibarrier())
+        engine.finish(engine.post.Ibarrier())
         self.window.Lock_all(MPI.MODE_NOCHECK)
         self.window.Sync()
-        engine.finish(engine.world.Ibarrier())
+        engine.finish(engine.post.Ibarrier())
         self._places: dict[str, int] = {}
 
     def add(self, key: str, amount: int) -> Operation[int]:

@@ -154,7 +154,7 @@ class Engine:
         if world.size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise CommunicationError("this MPI library was started without threads: requests could not be served")
         self.world, self.observer, self.now = world, observer, observer.now
-        self.post = world.Dup()  # requests and answers, so that they never meet other messages
+        self.post = world.Dup()  # requests, answers and barriers, so that they never meet what strategies call
         self.lock, self.baton, self.buffers = threading.RLock(), Baton(), Buffers()
         self._held = contextlib.ExitStack()
         self._held.enter_context(self.baton.held())  # by the thread that made us, until `stop`
