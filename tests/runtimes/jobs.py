@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.budget import Budget
+from roundelay.errors import LearnerLost, NumericalError
 from roundelay.learner import Learner
 from roundelay.runtimes.processes import ProcessRuntime
 from roundelay.strategies.averaging import Averaging
@@ -160,3 +164,72 @@ def train_traced(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str,
     (folder / f"pid-{mine}.tmp").rename(folder / f"pid-{mine}")
     consensus = runtime.run(training.run())
     return {"digest": digest(consensus), "loss": training.scores.get("loss"), "epoch": training.epoch}
+
+
+def tell(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
+    """Tell who and where we are."""
+    threads = torch.get_num_threads()
+    return {"learner": runtime.place.learner, "process": os.getpid(), "threads": threads, **settings}
+
+
+def fail(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
+    """Fail in one of several ways, while the others train."""
+    if runtime.place.learner != settings["learner"]:
+        train(runtime, {"strategy": "synchronous", "minibatches": 10**6})
+    time.sleep(0.1)
+    if settings["how"] == "roundelay":
+        raise NumericalError("the loss is nan")
+    if settings["how"] == "foreign":
+        raise ValueError("what is this?")
+    if settings["how"] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(7)
+
+
+class Unwilling(Gossip):
+    """Raises when it is asked."""
+
+    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
+        raise ValueError("will not serve")
+
+
+def fail_serving(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
+    """Fail in the thread that serves."""
+    STRATEGIES["unwilling"] = Unwilling
+    train(runtime, {"strategy": "unwilling"})
+
+
+def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
+    """Step in lockstep; one stops itself for a while, the others go on without it until it asks to come back."""
+    me, mine = Learner(nn.Linear(2, 2)), runtime.place.learner
+    report: dict[str, Any] = {"holds": False, "trained": []}
+
+    async def run() -> dict[str, Any]:
+        stopped = False
+        while True:
+            view = await runtime.assemble(me, report, lambda reports, _: {"reports": list(reports)})
+            report.update(holds=True, trained=[mine])
+            try:
+                while True:
+                    if view.epoch == 0 and mine == settings["stopped"] and not stopped:
+                        stopped = True
+                        stop_for_a_while(2.5)
+                    time.sleep(0.01)
+                    everyone = await me.comm.gather(torch.tensor([runtime.newcomers()]))
+                    if view.epoch and view.size == 3:
+                        mean = await me.comm.mean(torch.ones(1))
+                        holders = [[each["holds"], each["trained"]] for each in view.plan["reports"]]
+                        return {"rank": view.rank, "size": view.size, "mean": float(mean), "holders": holders}
+                    if bool(everyone[0]):
+                        raise LearnerLost("a newcomer waits")
+            except LearnerLost:
+                continue
+
+    return runtime.run(run())
+
+
+def stop_for_a_while(seconds: float) -> None:
+    """Stop this process, and have another wake it."""
+    code = "import os, signal, sys, time; time.sleep(float(sys.argv[2])); os.kill(int(sys.argv[1]), signal.SIGCONT)"
+    subprocess.Popen([sys.executable, "-c", code, str(os.getpid()), str(seconds)])
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -21,7 +21,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from roundelay.errors import CommunicationError
@@ -43,6 +43,7 @@ class ForkServer:
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)  # noqa: S603
         theirs.close()
         self._heard: deque[dict[str, Any]] = deque()
+        self.listens = True
 
     def start(self, job: dict[str, Any]) -> int:
         """Start a process that does ``job`` with our own standard streams; return its process id."""
@@ -79,6 +80,7 @@ class ForkServer:
         finally:
             self._socket.settimeout(None)
         if not data:
+            self.listens = False
             raise CommunicationError("the process that starts learners has ended")
         event: dict[str, Any] = json.loads(data)
         return event
@@ -111,13 +113,16 @@ _idle = _Idle()
 
 
 @contextlib.contextmanager
-def lend_server() -> Any:
-    """Lend a fork server for one run; it is kept for the next one, unless this one went wrong."""
+def lend_server() -> Iterator[ForkServer]:
+    """Lend a fork server for one run, which ends what it starts; kept for the next one, if it still listens."""
     server = _idle.take()
     try:
         yield server
-    except BaseException:
-        server.close()
+    except BaseException as error:
+        if isinstance(error, Exception) and server.listens:
+            _idle.give(server)
+        else:
+            server.close()
         raise
     _idle.give(server)
 

@@ -1,0 +1,167 @@
+"""Learners are killed, stopped and let in again: the others go on, and no minibatch is left out."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import faults
+import jobs
+import pytest
+from faults import Fault
+
+from roundelay.runtimes import launch
+from roundelay.runtimes.membership import Membership, announce_over, bury, current_id, latest_view
+from roundelay.runtimes.processes import Options
+from roundelay.runtimes.store import Store, connect_store, keep_store
+
+MINIBATCHES = 160
+STALL_SECONDS = 2.0  # generous: the machine may be busy; the figures are printed
+
+
+def settings(strategy: str) -> dict[str, Any]:
+    return {"strategy": strategy, "minibatches": MINIBATCHES, "task": {"pause_seconds": 0.008}}
+
+
+def report(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def check(outcome: faults.Outcome, lost: set[int]) -> None:
+    """See that the survivors have finished together and nothing is missing."""
+    assert [k for k, result in enumerate(outcome.results) if result is None] == sorted(lost)
+    assert len({result["digest"] for result in outcome.results if result is not None}) == 1
+    assert set(outcome.trained) == set(range(MINIBATCHES)), "no minibatch missing"
+    assert max(outcome.trained.values()) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["gloo", "shared"])
+@pytest.mark.parametrize("strategy", sorted(jobs.STRATEGIES))
+def test_a_killed_learner(strategy: str, transport: str, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    draw = random.Random(seed)
+    fault = Fault(draw.randrange(4), draw.uniform(0.0, 0.5))
+    options = Options(transport=transport)  # type: ignore[arg-type]  # one of its literals
+    outcome = faults.run(settings(strategy), size=4, folder=tmp_path, faults=[fault], options=options)
+    report(f"seed {seed}: {strategy} over {transport}, stall {1000 * outcome.stall(fault):.0f} ms")
+    check(outcome, {fault.learner})
+    assert outcome.stall(fault) < STALL_SECONDS
+    lost = [event for event in outcome.events if event["event"] == "lost"]
+    assert {event["who"] for event in lost} <= {"learner 0", "learner 1", "learner 2", "learner 3", "server 0"}
+    reasons = {event["why"] for event in lost}
+    assert any(word in reason for reason in reasons for word in ("SIGKILL", "gone", "reached")), reasons
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["synchronous", "gossip"])
+def test_a_second_kill_inside_the_regroup(strategy: str, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    draw = random.Random(seed)
+    after = draw.uniform(0.1, 0.4)
+    both = [Fault(1, after), Fault(2, after + draw.uniform(0.0, 0.06))]
+    outcome = faults.run(settings(strategy), size=4, folder=tmp_path, faults=both, options=Options())
+    report(f"seed {seed}: {strategy}, stall {1000 * outcome.stall(both[0]):.0f} ms")
+    assert [k for k, result in enumerate(outcome.results) if result is None] == [1, 2]
+    assert set(outcome.trained) == set(range(MINIBATCHES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["gloo", "shared"])
+def test_a_stopped_learner_is_left_behind(transport: str, tmp_path: Path) -> None:
+    fault = Fault(1, 0.2, (signal.SIGSTOP, signal.SIGCONT), pause_seconds=3.0)
+    options = Options(transport=transport, patience_seconds=1.0)  # type: ignore[arg-type]  # one of its literals
+    outcome = faults.run(settings("gossip"), size=3, folder=tmp_path, faults=[fault], options=options)
+    report(f"stall {1000 * outcome.stall(fault):.0f} ms at a patience of 1 s")
+    check(outcome, {1})  # it woke, asked to join, and was told that the others had finished
+    assert outcome.stall(fault) < 1.0 + STALL_SECONDS
+    assert any("silent for 1 s" in event["why"] for event in outcome.events if event["event"] == "lost")
+
+
+@pytest.mark.slow
+def test_a_learner_that_never_wakes_is_ended(tmp_path: Path) -> None:
+    fault = Fault(0, 0.2, (signal.SIGSTOP,))
+    outcome = faults.run(
+        settings("averaging"), size=3, folder=tmp_path, faults=[fault], options=Options(patience_seconds=1.0)
+    )
+    check(outcome, {0})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["gloo", "shared"])
+def test_a_stopped_learner_is_let_in_again(transport: str) -> None:
+    options = Options(transport=transport, patience_seconds=1.0)  # type: ignore[arg-type]  # one of its literals
+    results = launch.run(jobs.entry("come_back"), {"stopped": 1}, size=3, options=options)
+    assert [result["rank"] for result in results] == [0, 2, 1], "newcomers come last"
+    assert {result["size"] for result in results} == {3}
+    assert {result["mean"] for result in results} == {1.0}
+    expected = [[True, [0]], [True, [2]], [False, []]]  # who comes back holds no model and has trained nothing
+    assert [result["holders"] for result in results] == [expected] * 3
+
+
+# -- the protocol alone --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store() -> Store:
+    return keep_store("127.0.0.1")[0]
+
+
+def test_the_first_reason_counts(store: Store) -> None:
+    announce_over(store, 3, [0, 1], "first")
+    announce_over(store, 3, [0, 1], "second")
+    assert store.get("over/3") == "first"
+    assert store.has("poke/3/0")
+    assert store.has("poke/3/1")
+
+
+def test_an_obituary_ends_the_newest_epoch_only(store: Store) -> None:
+    store.set("view/0", {"members": [0, 1, 2]})
+    store.set("view/1", {"members": [0, 2]})
+    assert latest_view(store) == (1, [0, 2])
+    bury(store, 1, "gone long ago")
+    assert not store.has("over/1")
+    store.set("name/2", 5)
+    assert current_id(store, 2) == 5
+    bury(store, 0, "gone now")
+    assert store.get("over/1") == "gone now"
+    assert not store.has("over/0")
+
+
+def test_alone_one_agrees_with_oneself(store: Store) -> None:
+    store.add("ids", 2)
+    store.set("dead/1", "never came")
+    membership = Membership(store, 0, 2, patience_seconds=5.0)
+    other = connect_store(*address_of(store))
+    other.append("safe/1", "4 ")
+    other.append("safe/1", "7 ")
+    seen: list[Any] = []
+
+    def resolve(reports: Any, safe: Any) -> dict[str, Any]:
+        seen.append((list(reports), list(safe)))
+        return {"plan": 1}
+
+    agreement = membership.agree({"holds": False}, resolve, {"card": 0})
+    assert (agreement.epoch, agreement.members, agreement.plan) == (0, [0], {"plan": 1})
+    assert agreement.cards == [{"card": 0}]
+    assert seen == [([{"holds": False}], [4, 7])]
+    assert not membership.newcomers()
+    store.set(f"asking/{store.add('asking', 1)}", {"id": 2, "report": {}})
+    assert membership.newcomers()
+    over: list[str] = []
+    membership.watch(over.append)
+    announce_over(other, 0, [0], "because")
+    deadline = time.monotonic() + 5
+    while not over and time.monotonic() < deadline:
+        time.sleep(0.01)
+    membership.stop()
+    assert over == ["because"]
+
+
+def address_of(store: Store) -> tuple[str, int]:
+    raw = store.raw
+    return str(raw.host), int(raw.port)
