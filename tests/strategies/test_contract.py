@@ -214,14 +214,14 @@ def test_every_request_is_answered_and_every_handle_awaited(case: str, monkeypat
 
 
 PATTERNS = 200
+SIZES = [1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 8, 9, 13, 16, 33]
 
 
 @pytest.mark.slow
 def test_no_deadlock_in_many_speed_patterns(case: str) -> None:
-    for seed in range(PATTERNS):
-        rng = random.Random(seed)
-        strategy = CASES[case]()
-        learners = fitting(strategy, rng.choice([1, 2, 3, 5, 8, 13, 21, 33, rng.randint(1, 33)]))
+    for seed in range(PATTERNS if case in STRATEGIES else PATTERNS // 4):
+        rng, strategy = random.Random(seed), CASES[case]()
+        learners = fitting(strategy, rng.choice(SIZES))
         minibatches = rng.randint(1, 12)  # often fewer than learners
         job = Job(Quadratic([1.0] * minibatches), strategy, Budget(max(1, minibatches // 2), minibatches), sgd(0.1))
         ran = run_simulated(job, learners, uneven(seed, learners), shuffle=seed if seed % 2 else None)
