@@ -56,7 +56,7 @@ def test_the_picture_is_well_formed(tmp_path: Path) -> None:
     [
         (["--topology", "rign"], "unknown topology 'rign'; did you mean 'ring'?"),
         (["--topology", "butterfly", "--learners", "6"], "'butterfly' needs a power of two learners, not 6"),
-        (["--learners", "1"], "--learners must be from 2 to 512, not 1"),
+        (["--learners", "1"], "--learners must be from 2 to 256, not 1"),
         (["--rate", "3"], "rate must be above 0 and at most 1/smoothness = 1, not 3"),
         (["--noise", "0"], "noise must be above 0, not 0.0"),
     ],

@@ -23,7 +23,7 @@ from roundelay.theory.plot import svg, terminal
 
 __all__ = ["command"]
 
-MOST = 512  # learners; matrices of that many rows and columns are multiplied
+MOST = 256  # learners; matrices of that many rows and columns are multiplied
 NOTES = (
     "contraction: of the distance from the mean in one iteration, by formula (* by eigenvalues); gap: 1 minus that",
     "in pairs: of the distance's square in n/2 averages over random links, as AD-PSGD was first written",

@@ -20,7 +20,7 @@ class Synchronous(Strategy):
 
     $w \gets w - \gamma \frac{\sum_l n_l g_l(w)}{\sum_l n_l}$ with $n_l$ the frames of learner $l$.
 
-    That is SGD on one large minibatch, whatever the number of learners (Zhang et al., 2020, arXiv 2002.10502, SC-PSGD).
+    That is SGD on one large minibatch, whatever the number of learners (Cui et al., 2020, arXiv 2002.10502, SC-PSGD).
     With ``bucket_bytes`` parts of the gradient are averaged while the backward pass computes the rest; with
     ``compression``, which needs the whole gradient, fewer bytes are sent.  One learner sends nothing, and compresses
     nothing.

@@ -8,6 +8,7 @@ a random one the root mean square.  All in float64.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -140,14 +141,17 @@ def pairwise(topology: Topology, size: int) -> float:
 # -- by measurement --------------------------------------------------------------------------------------------------
 
 
-def matrices(mixing: Mixing | Given, size: int, begin: int = 0) -> Iterator[Tensor]:
-    """Yield $T$ at iteration after iteration, from ``begin`` on."""
-    rounds = cycle(mixing, size)
-    kept = [mixing.matrix(size, k) for k in range(rounds)]
-    iteration = begin
+def matrices(mixing: Mixing | Given, size: int) -> Iterator[Tensor]:
+    """Yield $T$ at iteration after iteration."""
+    kept, iteration = _one_cycle(mixing, size), 0
     while True:
-        yield kept[iteration % rounds] if rounds else mixing.matrix(size, iteration)
+        yield kept[iteration % len(kept)] if kept else mixing.matrix(size, iteration)
         iteration += 1
+
+
+@functools.lru_cache(maxsize=2)
+def _one_cycle(mixing: Mixing | Given, size: int) -> list[Tensor]:
+    return [mixing.matrix(size, k) for k in range(cycle(mixing, size))]
 
 
 def eigenvalue(mixing: Mixing | Given, size: int) -> float:
@@ -239,7 +243,7 @@ def noise_gain(mixing: Mixing | Given, size: int) -> float:
         known = formula(mixing.topology, size) if isinstance(mixing, Mixing) else None
         factor = known if known is not None else measure(mixing, size)
         return (1 - 1 / size) / (1 - factor**2)
-    kept, across = [mixing.matrix(size, k) for k in range(rounds)], _across(size)
+    kept, across = _one_cycle(mixing, size), _across(size)
     product, covariance = across, torch.zeros_like(across)
     for matrix in kept:
         product, covariance = matrix @ product, matrix @ covariance @ matrix.T + across
