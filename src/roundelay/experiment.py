@@ -23,7 +23,7 @@ from roundelay.strategy import Strategy
 from roundelay.task import Task
 from roundelay.tasks import TASKS
 
-__all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings"]
+__all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings", "assign"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,18 @@ class RecordSettings:
 
     spans: int = 2000
     """So many spans of time of each learner are kept; totals count all."""
+
+
+def assign(table: dict[str, Any], assignment: str) -> None:
+    """Apply ``key=value``; it takes the place of the other way to say the same, as minibatches do of epochs."""
+    config.apply(table, assignment)
+    key = assignment.partition("=")[0].strip()
+    for one, other in (("epochs", "minibatches"), ("minibatches", "epochs")):
+        if key == f"budget.{one}":
+            table["budget"].pop(other, None)
+    for one, other in (("size", "total"), ("total", "size")):
+        if key == f"batch.{one}":
+            table["batch"].pop(other, None)
 
 
 @dataclass
@@ -93,7 +105,7 @@ class Experiment:
         """Read an experiment, with ``key=value`` assignments on top."""
         table = config.read(path)
         for assignment in assignments or []:
-            config.apply(table, assignment)
+            assign(table, assignment)
         return config.build(cls, table, str(path))
 
     def batch_size(self, default: int) -> int:

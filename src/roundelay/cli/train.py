@@ -10,7 +10,7 @@ import click
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment import Experiment
+from roundelay.experiment import Experiment, assign
 from roundelay.run import RunFolder
 from roundelay.runtime import Runtime
 
@@ -80,7 +80,7 @@ def _settings(path: Path, options: dict[str, Any]) -> Experiment:
         if table.get("strategy", {}).get("name") == "hierarchical":
             table["strategy"]["learners_per_node"] = options["learners_per_node"]
     for assignment in options["assignments"]:
-        config.apply(table, assignment)
+        assign(table, assignment)
     for learner, factor in _slow(options["slow"], table.get("learners", 1)).items():
         table.setdefault("cluster", {}).setdefault("stragglers", []).append({"learner": learner, "factor": factor})
     return config.build(Experiment, table, str(path))

@@ -1,0 +1,141 @@
+"""TOML to typed settings and back."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay import config
+from roundelay.errors import RoundelayError, SettingsError
+from roundelay.experiment import Experiment
+from roundelay.strategies import STRATEGIES
+from roundelay.strategies.averaging import Averaging
+
+
+@dataclass
+class Inner:
+    size: int = 1
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Outer:
+    rate: float
+    kind: Literal["ring", "tree"] = "ring"
+    inner: Inner = field(default_factory=Inner)
+    several: list[Inner] = field(default_factory=list)
+    maybe: int | None = None
+
+
+def test_nested_tables_become_dataclasses() -> None:
+    made = config.build(Outer, {"rate": 1, "inner": {"size": 3}, "several": [{"size": 4}], "maybe": 2}, "x.toml")
+    assert made == Outer(1.0, inner=Inner(3), several=[Inner(4)], maybe=2)
+    assert config.build(Outer, config.plain(made), "x.toml") == made
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"rat": 1.0}, "x.toml: unknown key 'rat'; did you mean 'rate'?"),
+        ({}, "x.toml: rate is missing"),
+        ({"rate": "fast"}, "x.toml: rate: expected `float`, got `str`"),
+        ({"rate": 1.0, "inner": {"sise": 1}}, "x.toml: inner: unknown key 'sise'; did you mean 'size'?"),
+        ({"rate": 1.0, "inner": {"size": 1.5}}, "x.toml: inner.size: expected `int`, got `float`"),
+        ({"rate": 1.0, "kind": "rong"}, "x.toml: kind: invalid enum value 'rong'"),
+        ({"rate": 1.0, "several": [{}, {"size": "x"}]}, "x.toml: several[1].size: expected `int`, got `str`"),
+    ],
+)
+def test_what_is_wrong_is_said_where(table: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        config.build(Outer, table, "x.toml")
+    assert str(caught.value) == message
+
+
+def test_named_kinds() -> None:
+    made = config.build_named(STRATEGIES, {"name": "averaging", "period": 5}, "strategy")
+    assert made == Averaging(period=5)
+    assert config.build_named(STRATEGIES, "averaging", "strategy") == Averaging()
+    with pytest.raises(SettingsError, match="strategy.name: unknown 'bumf'; did you mean 'bmuf'"):
+        config.build_named(STRATEGIES, "bumf", "strategy")
+    with pytest.raises(SettingsError, match="strategy.name is missing; there are adpsgd"):
+        config.build_named(STRATEGIES, {"period": 5}, "strategy")
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_every_strategys_settings_survive_a_round_trip(name: str, tmp_path: Path) -> None:
+    experiment = Experiment(task={"name": "tiny"}, strategy=STRATEGIES[name](), learners=4)
+    path = tmp_path / "settings.toml"
+    path.write_text(config.dump(experiment), encoding="utf-8")
+    again = Experiment.read(path)
+    assert again.strategy == experiment.strategy
+    assert again.plain() == experiment.plain()
+
+
+def test_assignments() -> None:
+    table: dict[str, object] = {"a": {"b": 1}}
+    for assignment in ("a.b=2.5", "a.c=word", 'd.e="quoted"', "f=[1, 2]", "g=true"):
+        config.apply(table, assignment)
+    assert table == {"a": {"b": 2.5, "c": "word"}, "d": {"e": "quoted"}, "f": [1, 2], "g": True}
+    for wrong in ("nothing", "=1", "g.h=1"):
+        with pytest.raises(SettingsError, match="--set"):
+            config.apply(table, wrong)
+
+
+@pytest.mark.parametrize("data", [b"a = ", b"\xff\xfe", b"[x\n"])
+def test_files_that_are_not_toml(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(data)
+    with pytest.raises(SettingsError, match=r"x\.toml: not (TOML|UTF-8)"):
+        config.read(path)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["task", "strategy", "optimizer", "budget", "batch", "learners", "cluster", "seed", "nmae"])
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+def test_any_settings_build_or_are_refused_with_a_line(table: dict[str, object]) -> None:
+    with contextlib.suppress(RoundelayError):  # anything else would be a crash
+        config.build(Experiment, table, "x.toml")
+
+
+def test_batch_sizes_and_budgets() -> None:
+    def made(**more: object) -> Experiment:
+        return config.build(Experiment, {"task": {"name": "tiny"}} | more, "x.toml")
+
+    assert made(batch={"size": 8}).job().task.nominal_frames == 8
+    assert made(batch={"total": 64}, learners=4).job().task.nominal_frames == 16
+    assert made(budget={"epochs": 0.5}).job().budget.total == 100
+    assert made(budget={"minibatches": 7}).job().budget.total == 7
+    assert made(budget={"shards": "private"}, learners=3).job().budget.shards == 3
+    with pytest.raises(SettingsError, match="batch.total = 10 does not divide by learners = 4"):
+        made(batch={"total": 10}, learners=4).job()
+    with pytest.raises(SettingsError, match="batch.size and batch.total are both given"):
+        made(batch={"total": 10, "size": 3})
+    with pytest.raises(SettingsError, match="budget.epochs and budget.minibatches are both given"):
+        made(budget={"epochs": 1, "minibatches": 3})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ({"name": "SDG"}, "optimizer.name: unknown 'SDG'; did you mean 'SGD'?"),
+        ({"name": "SGD", "momentm": 0.9}, "optimizer: unknown key 'momentm'; did you mean 'momentum'?"),
+        ({"name": "SGD", "lr": -1.0}, "optimizer: Invalid learning rate"),
+    ],
+)
+def test_optimizers(optimizer: dict[str, object], message: str) -> None:
+    experiment = Experiment(task={"name": "tiny"}, optimizer=optimizer)
+    with pytest.raises(SettingsError) as caught:
+        experiment.job()
+    assert str(caught.value).startswith(message)
