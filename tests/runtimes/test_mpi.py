@@ -29,7 +29,7 @@ try:
 except RoundelayError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]  # each starts Python and torch on every rank
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]  # each starts Python and torch on every rank
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +223,15 @@ with learner.consensus() as consensus:
 learner.close()
 """
 
-HERE = f"from roundelay.runtimes import mpi_launch\nmpi_launch.run_here({f'{JOBS}:assemble_again'!r}, {{}})"
+HERE = """
+import sys
+from roundelay.errors import SettingsError
+from roundelay.runtimes import mpi_launch
+def prepare():
+    if sys.argv[2:]:
+        raise SettingsError("runs/a: exists already")
+mpi_launch.run_here(sys.argv[1], {}, prepare=prepare)
+"""
 
 
 def under_mpiexec(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -252,10 +260,16 @@ def test_a_rank_that_leaves_early_ends_all() -> None:
 
 
 def test_a_rank_under_mpiexec_that_fails_says_so_in_a_line() -> None:
-    done = under_mpiexec(HERE)
+    done = under_mpiexec(HERE, f"{JOBS}:assemble_again")
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("roundelay: ")]
     assert lines[0].endswith("a learner was lost, which an MPI job cannot survive; the run can be resumed")
+
+
+def test_what_rank_0_prepares_may_fail() -> None:
+    done = under_mpiexec(HERE, f"{JOBS}:assemble_again", "fail")
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if "exists" in line] == ["roundelay: runs/a: exists already"]
 
 
 def test_under_mpi_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from roundelay.runtimes.baton import complete
 from roundelay.strategy import Strategy
 from roundelay.training import gather_json
 
-__all__ = ["MpiRuntime", "end_all", "runtime", "under_mpi"]
+__all__ = ["MpiRuntime", "end_all", "require", "runtime", "under_mpi"]
 
 T = TypeVar("T")
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
@@ -39,15 +39,20 @@ def under_mpi() -> bool:
     return any(name in os.environ for name in RANK_VARIABLES)
 
 
+def require() -> None:
+    """Start MPI, or say what is missing."""
+    try:
+        import mpi4py.MPI  # noqa: F401 (importing it starts it)
+    except (ImportError, RuntimeError) as error:  # mpi4py says RuntimeError where there is no MPI library
+        raise MissingExtra("mpi4py, or an MPI library for it,", "mpi") from error
+
+
 def runtime(folder: Path | None, *, spans: int = 2000, slow: dict[int, float] | None = None) -> MpiRuntime:
     """Make this rank's runtime; every rank does so at about the same time.
 
     With ``folder``, each rank writes its record there.  ``slow`` makes learners slower by a factor, by their number.
     """
-    try:
-        import mpi4py.MPI  # noqa: F401 (is it there?)
-    except (ImportError, RuntimeError) as error:  # mpi4py says RuntimeError where there is no MPI library
-        raise MissingExtra("mpi4py, or an MPI library for it,", "mpi") from error
+    require()
     _end_all_with_us()
     return MpiRuntime(folder, spans=spans, slow=slow or {})
 

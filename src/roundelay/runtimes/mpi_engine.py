@@ -134,7 +134,7 @@ class Incoming:
     def advance(self) -> bool:
         """Tell whether all of it is here."""
         if self._request is None:
-            message = self._comm.Improbe(self._source, self._tag, self._status)
+            message = self._comm.Improbe(self._source, self._tag, self._status)  # codespell:ignore improbe
             if message is None:
                 return False
             self.size = self._status.Get_count(MPI.BYTE)

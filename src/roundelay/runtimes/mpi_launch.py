@@ -80,18 +80,31 @@ def run_here(
     folder: Path | None = None,
     spans: int = 2000,
     slow: dict[int, float] | None = None,
+    prepare: Callable[[], object] | None = None,
 ) -> Any:
     """Call ``entry`` on this rank, which mpiexec has started; return what it returned.
 
-    Every rank calls this.  One that raises says why in one line and ends all.
+    Every rank calls this.  Rank 0 calls ``prepare`` before any other does anything, to make the run's folder, say.  One
+    that raises, there too, says why in one line and ends all.
     """
     rank = _Rank()
     with rank.ending_all(None):
+        mpi.require()
+        if prepare is not None:
+            _prepare(prepare)
         runtime = rank.runtime = mpi.runtime(folder, spans=spans, slow=slow)
         function: Any = find_entry(entry) if isinstance(entry, str) else entry
         result = function(runtime, settings)
         runtime.finish()
     return result
+
+
+def _prepare(prepare: Callable[[], object]) -> None:
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.rank == 0:
+        prepare()
+    MPI.COMM_WORLD.Barrier()
 
 
 def find_mpiexec() -> list[str]:
@@ -207,7 +220,8 @@ class _Rank:
             from mpi4py import MPI
 
             rank = MPI.COMM_WORLD.rank
-            message = _one_line(error, self.runtime.who if self.runtime else f"learner {rank}")
+            who = self.runtime.who if self.runtime is not None else f"learner {rank}" if job is not None else None
+            message = _one_line(error, who)
             if job is not None:
                 told = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
                 write_atomically(job / f"error-{rank}.json", json.dumps(told).encode())
@@ -216,14 +230,14 @@ class _Rank:
             mpi.end_all(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2)
 
 
-def _one_line(error: BaseException, who: str) -> str:
-    """Return the error's message with the learner named."""
+def _one_line(error: BaseException, who: str | None) -> str:
+    """Return the error's message with the learner named, if it is one's own."""
     message = " ".join(str(error).split())
     if isinstance(error, KeyboardInterrupt):
         message = "interrupted"
     elif not isinstance(error, RoundelayError):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return message if message.startswith(("learner ", "server ")) else f"{who}: {message}"
+    return message if who is None or message.startswith(("learner ", "server ")) else f"{who}: {message}"
 
 
 def _end_with_launcher(job: Path) -> None:
