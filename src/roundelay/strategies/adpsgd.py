@@ -27,8 +27,9 @@ class ADPSGD(Asynchronous):
     wire keep $\sum_l w_l$ too; a share below $\frac12$ of each link keeps them a contraction (at $\frac12$ an even ring
     would swing for ever).
 
-    Zhang et al., 2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199), after Lian et al., 2018 (arXiv 1710.06952,
-    algorithm 1).  Departure: their learners read a neighbour's weights under a lock; ours answer requests.
+    Lian et al., 2018 (arXiv 1710.06952, algorithm 1); with left and right neighbour, for acoustic models, Cui et al.,
+    2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199).  Departure: weights are not averaged under a lock; a request
+    and its answer move both ends by the same difference.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)

@@ -19,7 +19,7 @@ class RandomADPSGD(ADPSGD):
     No coordinator draws: everyone makes $P_k$ of the ``seed`` and of the number $k$ of its own iteration.  Learners
     that have come to different iterations see different rings, which does no harm, since a request needs no consent.
 
-    Zhang et al., 2020 (arXiv 2002.01119) and 2021 (arXiv 2110.11199), the randomized ring.
+    Zhang et al., 2020 (arXiv 2002.01119), and Cui et al., 2021 (arXiv 2110.11199), the randomized ring.
     """
 
     topology: Literal["ring", "random-ring", "complete"] = "random-ring"

@@ -24,7 +24,7 @@ class Averaging(Strategy):
 
     Su, Chen & Xu, 2015 (arXiv 1507.01239, equations 1 and 2) average every 10 minibatches at a rate that grows with the
     number of learners; butterfly and rings are options of their program.  Weighting by frames, which uneven shards
-    need, follows the BSP of Li et al., 2017 (arXiv 1703.05880), whose period is 25600 frames of each learner.
+    need, is that of the BSP in the program of Li et al., 2017 (arXiv 1703.05880); its period is 25600 frames.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps", "frames", "rounds")

@@ -21,7 +21,7 @@ class DelayByOne(Strategy):
     learner slows all.  With ``ring`` only neighbours are averaged, $\frac13 (w_{l-1} + w_l + w_{l+1}) - \gamma
     g_l(w_l)$.
 
-    Zhang et al., 2021 (arXiv 2110.11199): the fastest of their strategies where learners are equally fast; before it
+    Cui et al., 2021 (arXiv 2110.11199): the fastest of their strategies where learners are equally fast; before it
     Zhang et al., 2020 (arXiv 2002.01119).  The update is that of D-PSGD with $T_u$, all entries $1/L$.
     Departure: the leader of a node (`Hierarchical`) counts as many times as the node has learners.
     """

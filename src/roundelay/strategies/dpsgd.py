@@ -22,7 +22,7 @@ class DPSGD(Strategy):
     learners stray from it depends on the spectral gap of $T_k$ (`roundelay theory`).
 
     Lian et al., 2017, "Can decentralized algorithms outperform centralized algorithms?" (D-PSGD); as SD-PSGD, with the
-    ring and the random ring, in Zhang et al., 2020 (arXiv 2002.10502).  Departures: ``exponential`` is directed, hence
+    ring and the random ring, in Cui et al., 2020 (arXiv 2002.10502).  Departures: ``exponential`` is directed, hence
     $T_k$ not symmetric, though doubly stochastic; a ``matrix`` of one's own must be both.
     """
 
