@@ -27,9 +27,9 @@ from support import sgd
 class Point(nn.Module):
     """Weights and nothing else, in double precision."""
 
-    def __init__(self, start: float, size: int) -> None:
+    def __init__(self, start: float, size: int, tensors: int) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.full((size,), start, dtype=torch.float64))
+        self.w = nn.ParameterList(torch.full((size,), start, dtype=torch.float64) for _ in range(tensors))
 
 
 @dataclass
@@ -39,6 +39,7 @@ class Quadratic(Task):
     targets: Sequence[float]
     start: float = 0.0
     size: int = 1
+    tensors: int = 1
     counts: Sequence[int] = ()
     """Frames of each minibatch; one each by default."""
 
@@ -46,7 +47,7 @@ class Quadratic(Task):
         self.per_epoch, self.nominal_frames, self.held_out = len(self.targets), 1, 1
 
     def module(self) -> nn.Module:
-        return Point(self.start, self.size)
+        return Point(self.start, self.size, self.tensors)
 
     def frames(self, epoch: int, index: int) -> int:
         return self.counts[index] if self.counts else 1
@@ -56,11 +57,11 @@ class Quadratic(Task):
 
     def loss(self, module: nn.Module, batch: float) -> Tensor:
         assert isinstance(module, Point)
-        return 0.5 * (module.w - batch).square().sum()
+        return torch.stack([0.5 * (w - batch).square().sum() for w in module.w]).sum()
 
     def score(self, module: nn.Module, index: int) -> Scores:
         assert isinstance(module, Point)
-        return {"loss": float(0.5 * module.w.detach().square().sum()), "frames": 1.0}
+        return {"loss": float(0.5 * module.w[0].detach().square().sum()), "frames": 1.0}
 
 
 @dataclass

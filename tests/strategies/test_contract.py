@@ -218,12 +218,14 @@ SIZES = [1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 8, 9, 13, 16, 33]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_no_deadlock_in_many_speed_patterns(case: str) -> None:
     for seed in range(PATTERNS if case in STRATEGIES else PATTERNS // 4):
         rng, strategy = random.Random(seed), CASES[case]()
         learners = fitting(strategy, rng.choice(SIZES))
         minibatches = rng.randint(1, 12)  # often fewer than learners
-        job = Job(Quadratic([1.0] * minibatches), strategy, Budget(max(1, minibatches // 2), minibatches), sgd(0.1))
+        task = Quadratic([1.0] * minibatches, tensors=2)
+        job = Job(task, strategy, Budget(max(1, minibatches // 2), minibatches), sgd(0.1))
         ran = run_simulated(job, learners, uneven(seed, learners), shuffle=seed if seed % 2 else None)
         assert ran.trained == list(range(minibatches)), f"pattern {seed} with {learners} learners"
 

@@ -103,6 +103,7 @@ def test_e3_what_cntk_and_fairseq_call_nesterov_differs() -> None:
     difference = np.abs(np.subtract(ours(), starts(rule)))
     assert difference[0] == pytest.approx(0.0)
     assert difference.max() > 0.3
+    assert ours(form="classical", rate=1.5) == pytest.approx(starts(rule), abs=1e-12)  # the conversion
 
 
 @pytest.mark.parametrize(("eta", "same"), [(0.5, True), (0.75, False)])

@@ -28,8 +28,8 @@ class ADPSGD(Asynchronous):
     would swing for ever).
 
     Lian et al., 2018 (arXiv 1710.06952, algorithm 1); with left and right neighbour, for acoustic models, Cui et al.,
-    2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199).  Departure: weights are not averaged under a lock; a request
-    and its answer move both ends by the same difference.
+    2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199).  Departure: in place of an atomic average a request and its
+    answer move both ends by the same difference.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)

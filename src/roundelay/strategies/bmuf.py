@@ -26,8 +26,8 @@ class BMUF(Strategy):
 
     Each of $N$ learners contributes $1/N$ of a mean; a filter with the gain $1/(1-\eta) = N$ makes up for it at an
     unchanged learning rate, hence the default $\eta = 1 - 1/N$.  The Nesterov form is the recursion of
-    ``torch.optim.SGD(lr=zeta, momentum=eta, nesterov=True)`` along $-G$; what CNTK and fairseq call by that name has
-    $1+\eta$ times its gain (docs/strategies/bmuf.md has the conversions).
+    ``torch.optim.SGD(lr=zeta, momentum=eta, nesterov=True)`` along $-G$; what CNTK and fairseq call by that name is
+    the classical form at the rate $(1+\eta)\,\zeta$ (docs/strategies/bmuf.md has the conversions).
 
     Chen & Huo, 2016, "Scalable training of deep learning machines by incremental block training with intra-block
     parallel optimization and blockwise model-update filtering" (CBM and NBM).  Departures: a run that ends within a
