@@ -16,6 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from roundelay.errors import SettingsError
+from roundelay.run import write_atomically
 from roundelay.strategies.mixing import TOPOLOGIES, Mixing, find_topology
 from roundelay.theory.consensus import Consensus, consensus, curve, noise_gain, pairwise
 from roundelay.theory.convergence import ASSUMPTIONS, Convergence, Problem, convergence
@@ -86,7 +87,7 @@ def command(names: Sequence[str], sizes: Sequence[int], **options: Any) -> None:
     rows = [_row(name, size, options, problem) for name, size in watched]
     curves = {_title(row.consensus, several=len(sizes) > 1): row.curve for row in rows}
     if options["picture"] is not None:
-        options["picture"].write_text(svg(curves, title="Distance from consensus, mixing alone"), encoding="utf-8")
+        write_atomically(options["picture"], svg(curves, title="Distance from consensus, mixing alone").encode())
     if options["as_json"]:
         print(json.dumps({"topologies": [row.plain() for row in rows], "assumptions": ASSUMPTIONS}))
     else:
