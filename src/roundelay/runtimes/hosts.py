@@ -18,6 +18,7 @@ __all__ = ["Hosts", "Meeting", "fail_run", "meet"]
 
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.1
+PART_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Hosts:
     """Which one we are, from 0; by default the one with that address is the first, and others as they come."""
     timeout_seconds: float = 120.0
     """How long to wait for the others."""
+    silence_seconds: float = 60.0
+    """How long the first host may be silent before the others give up."""
 
     def parse(self) -> tuple[str, int]:
         """Return the host and the port of the rendezvous."""
@@ -75,7 +78,7 @@ def meet(hosts: Hosts | None) -> Iterator[Meeting]:
     try:
         number = 0 if first is not None else _take_number(hosts, store)
         store.set(f"host/{number}", True)
-        _await_all(hosts, store, "host")
+        _await_all(hosts, store, "host", hosts.timeout_seconds)
         yield Meeting(store, (host, port), number, hosts.count, local_address(host, port))
     except StoreGone as error:
         raise CommunicationError(f"rendezvous {hosts.rendezvous}: the first host is gone") from error
@@ -83,7 +86,7 @@ def meet(hosts: Hosts | None) -> Iterator[Meeting]:
         with contextlib.suppress(StoreGone, CommunicationError):
             store.set(f"parted/{number}", True)
             if first is not None:  # the others still read results from our store
-                _await_all(hosts, store, "parted", failed=True)
+                _await_all(hosts, store, "parted", min(PART_SECONDS, hosts.timeout_seconds))
 
 
 def fail_run(store: Store, what: dict[str, Any]) -> None:
@@ -119,7 +122,7 @@ def _reach(hosts: Hosts, host: str, port: int) -> Store:
                 ) from error
             time.sleep(POLL_SECONDS)
     try:
-        return connect_store(host, port)
+        return connect_store(host, port, timeout_seconds=hosts.silence_seconds)
     except (RuntimeError, StoreGone) as error:
         raise CommunicationError(
             f"rendezvous {hosts.rendezvous}: what answers there is not a launcher of ours"
@@ -133,13 +136,13 @@ def _take_number(hosts: Hosts, store: Store) -> int:
     return number
 
 
-def _await_all(hosts: Hosts, store: Store, key: str, *, failed: bool = False) -> None:
-    deadline = time.monotonic() + hosts.timeout_seconds
+def _await_all(hosts: Hosts, store: Store, key: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     missing = set(range(hosts.count))
     while missing := {number for number in missing if not store.has(f"{key}/{number}")}:
-        if time.monotonic() > deadline or (failed and store.has("failed")):
+        if time.monotonic() > deadline:
             here = hosts.count - len(missing)
             raise CommunicationError(
-                f"rendezvous {hosts.rendezvous}: only {here} of {hosts.count} hosts came in {hosts.timeout_seconds:g} s"
+                f"rendezvous {hosts.rendezvous}: only {here} of {hosts.count} hosts came in {seconds:g} s"
             )
         time.sleep(POLL_SECONDS)

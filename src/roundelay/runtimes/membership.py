@@ -62,9 +62,10 @@ class Membership:
         self._name = learner  # the launcher's for this process, for good
         self.epoch, self.members = -1, list(range(size))
         self.asked = 0  # how many newcomers have been let in or given up
-        self._pulse = Pulse(store.clone(), learner, patience_seconds, self._silent)
+        self._pulse = Pulse(store.clone(), learner, patience_seconds, silent=self._silent, gone=self._store_gone)
         self._pulse.start()
         self._watcher: threading.Thread | None = None
+        self._over: Callable[[str], None] | None = None
         self._watched = -1
 
     # -- agreeing -----------------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ class Membership:
 
     def watch(self, over: Callable[[str], None]) -> None:
         """Have ``over`` called, from another thread, when the epoch is."""
-        self._watched = self.epoch
+        self._over, self._watched = over, self.epoch
         arguments = (self.store.clone(), self.epoch, self.id, over)
         self._watcher = threading.Thread(target=self._watch, args=arguments, name="watch", daemon=True)
         self._watcher.start()
@@ -174,6 +175,10 @@ class Membership:
     def _silent(self, learner: int, store: Store) -> None:
         if self._watched == self.epoch and learner in self.members:
             self.end(f"learner {learner} has been silent for {self.patience:g} s", store)
+
+    def _store_gone(self, why: str) -> None:
+        if self._over is not None:
+            self._over(why)
 
     def trained(self, numbers: Sequence[int]) -> None:
         """Put down minibatches as safe."""
@@ -216,10 +221,17 @@ class Pulse(threading.Thread):
     """Advances our counter and watches others': one that has moved before and stands still for long is silent."""
 
     def __init__(
-        self, store: Store, learner: int, patience_seconds: float, silent: Callable[[int, Store], None]
+        self,
+        store: Store,
+        learner: int,
+        patience_seconds: float,
+        *,
+        silent: Callable[[int, Store], None],
+        gone: Callable[[str], None],
     ) -> None:
         super().__init__(name="pulse", daemon=True)
-        self._store, self._id, self._patience, self._tell = store, learner, patience_seconds, silent
+        self._store, self._id, self._patience = store, learner, patience_seconds
+        self._tell, self._gone = silent, gone
         self._every = min(1.0, patience_seconds / 10)
         self._watching: set[int] = set()
         self._seen: dict[int, tuple[int, float]] = {}
@@ -257,7 +269,7 @@ class Pulse(threading.Thread):
                 self._look()
         except StoreGone as error:
             if not self._stopped.is_set():
-                logger.warning("no heartbeat any more: %s", error)
+                self._gone(f"the store is gone: {str(error).splitlines()[0]}")
 
     def _look(self) -> None:
         with self._lock:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import os
 import socket
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -72,6 +74,7 @@ def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> Sto
     def another() -> RawStore:
         timeout = datetime.timedelta(seconds=timeout_seconds)
         raw: RawStore = c10d.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+        _limit_silence(host, port, timeout_seconds)
         return raw
 
     return Store(another(), another)
@@ -85,3 +88,23 @@ def keep_store(host: str, port: int = 0) -> tuple[Store, int]:
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
     return Store(raw, lambda: connect_store(host, port).raw), port
+
+
+def _limit_silence(host: str, port: int, seconds: float) -> None:
+    """Have connections to a store on another host fail when it is not heard of for so long.
+
+    Torch waits for an answer for good; a host that vanishes without closing its connections would hang us.
+    """
+    address = socket.gethostbyname(host)
+    if address.startswith("127."):
+        return
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+            peer = connection.getpeername()
+            if peer[0].removeprefix("::ffff:") == address and peer[1] == port:
+                third = max(1, int(seconds / 3))
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+                    connection.setsockopt(socket.IPPROTO_TCP, option, third)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))

@@ -7,6 +7,7 @@ nothing but a message.  Here one thread reads and writes for all peers, and whoe
 from __future__ import annotations
 
 import errno
+import itertools
 import selectors
 import socket
 import threading
@@ -24,6 +25,7 @@ __all__ = ["Wires"]
 
 T = TypeVar("T")
 MAGIC = b"RDLY"
+CONNECT_SECONDS, CONNECT_ATTEMPTS = 1.0, 20  # in between we look whether the epoch is over
 KEPT_BUFFERS = 4  # of one size; the rest goes back to the system
 
 
@@ -191,12 +193,18 @@ class Wires:
             self._lost(rank)
 
     def _connect(self, to: int) -> _Outgoing:
-        try:
-            connection = socket.create_connection(self._peers[to], timeout=10.0)
-            connection.sendall(self._token + self.rank.to_bytes(4, "little"))
-        except OSError as error:
-            self._lost(to)
-            raise LearnerLost(f"rank {to} cannot be reached: {error.strerror or error}") from error
+        for attempt in itertools.count():
+            if self._why is not None:
+                raise LearnerLost(self._why)
+            try:
+                connection = socket.create_connection(self._peers[to], timeout=CONNECT_SECONDS)
+                connection.sendall(self._token + self.rank.to_bytes(4, "little"))
+                break
+            except OSError as error:
+                if isinstance(error, TimeoutError) and attempt < CONNECT_ATTEMPTS:
+                    continue
+                self._lost(to)
+                raise LearnerLost(f"rank {to} cannot be reached: {error.strerror or error}") from error
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._outgoing[to] = wire = _Outgoing(connection, to)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -18,7 +19,7 @@ import torch
 from roundelay.errors import RoundelayError, SettingsError
 from roundelay.runtimes.membership import NotNeeded
 from roundelay.runtimes.processes import Options, Place, ProcessRuntime
-from roundelay.runtimes.store import Store, connect_store
+from roundelay.runtimes.store import Store, StoreGone, connect_store
 
 __all__ = ["Entry", "find_entry", "work"]
 
@@ -82,7 +83,8 @@ def _hand_in(store: Store, learner: int, who: str, error: BaseException) -> None
     if not message.startswith(who):
         message = f"{who}: {message}"
     told = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
-    store.set(f"error/{learner}", told)
+    with contextlib.suppress(StoreGone):  # then the launcher knows, or is gone itself
+        store.set(f"error/{learner}", told)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
