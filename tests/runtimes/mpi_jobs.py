@@ -19,6 +19,7 @@ from roundelay.learner import Learner
 from roundelay.runtimes import mpi
 from roundelay.runtimes.baton import complete
 from roundelay.runtimes.mpi import MpiRuntime
+from roundelay.runtimes.mpi_communicator import MpiCommunicator
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
@@ -176,8 +177,10 @@ async def _verbs(runtime: MpiRuntime, me: Learner, echo: Strategy) -> None:
     await _requests(comm)
     # Groups: of the odd and the even, in reverse order; requests in them name ranks of the group.
     parity = [[rank for rank in reversed(range(comm.size)) if rank % 2 == odd] for odd in (0, 1)]
-    for _ in range(80):  # more often than could be if each made new communicators for good
+    for _ in range(20):
         group = comm.split([ranks for ranks in parity if ranks])
+    assert isinstance(comm, MpiCommunicator)
+    assert comm.num_kept_groups <= 2  # each split finds the communicator that the last but one has left
     assert [int(r) for r in await group.gather(torch.tensor([comm.rank]))] == parity[comm.rank % 2]
     await _exchanges(group)
     await _requests(group)

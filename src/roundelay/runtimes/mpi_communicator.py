@@ -86,8 +86,8 @@ class MpiCommunicator:
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Make the communicator of the group we are in.
 
-        Partitions come again, once a stretch, and MPI has only some two thousand communicators to give: one that
-        nobody uses any more, on any rank, is taken again.
+        Partitions come again, once a stretch, and MPI has only so many communicators to give: one that nobody uses any
+        more, on any rank, is taken again.
         """
         partition = tuple(tuple(group) for group in groups)
         mine = next((group for group in partition if self.rank in group), None)
@@ -102,6 +102,11 @@ class MpiCommunicator:
         made = MpiCommunicator(self.engine, place.comm, [self.members[rank] for rank in mine])
         place.user = weakref.ref(made)
         return made
+
+    @property
+    def num_kept_groups(self) -> int:
+        """How many MPI communicators splits have made and keep."""
+        return sum(len(kept) for kept in self._groups.values())
 
     def _agree_on_unused(self, partition: tuple[tuple[int, ...], ...], kept: list[_Kept]) -> int | None:
         digest = int.from_bytes(hashlib.blake2b(repr(partition).encode(), digest_size=7).digest(), "big")
