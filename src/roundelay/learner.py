@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -215,12 +214,6 @@ class Learner:
             moment.zero_()
 
     # -- views --------------------------------------------------------------------------------------------------
-
-    def within(self, comm: Communicator) -> Learner:
-        """Return this very learner, its vectors and all, seen as a member of another group."""
-        me = copy.copy(self)
-        me.comm = comm
-        return me
 
     def note(self, name: str, value: float) -> None:
         """Record a figure of this step, such as its staleness."""
