@@ -37,7 +37,7 @@ ROUNDED = {"asgd-updates", "bmuf", "bmuf, classical", "nodes by bmuf"}
 """These add differences to what they were taken from, which rounds."""
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=[pytest.param(name, marks=() if name in STRATEGIES else pytest.mark.slow) for name in CASES])
 def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
