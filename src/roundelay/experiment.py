@@ -57,6 +57,8 @@ class RecordSettings:
 
     spans: int = 2000
     """So many spans of time of each learner are kept; totals count all."""
+    order: bool = False
+    """Write down the order in which things happened to each learner, for ``roundelay replay``."""
 
 
 def assign(table: dict[str, Any], assignment: str) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from roundelay.budget import Budget
 from roundelay.learner import Learner
+from roundelay.order import Order
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task
@@ -35,7 +36,7 @@ class Job:
     seed: int = 0
     debug: bool = False
 
-    def training(self, runtime: Runtime) -> Training:
+    def training(self, runtime: Runtime, order: Order | None = None) -> Training:
         """Make a learner's training."""
         module = self.task.module()
         me = Learner(
@@ -53,4 +54,5 @@ class Job:
             budget=self.budget,
             schedule=self.schedule() if self.schedule is not None else None,
             seed=self.seed,
+            order=order,
         )

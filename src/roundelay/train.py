@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
+from roundelay.errors import CheckpointError
 from roundelay.experiment import Experiment
 from roundelay.job import Job
+from roundelay.order import WrittenOrder, read_order
 from roundelay.record import Record
 from roundelay.report.trace import write_trace
 from roundelay.run import RunFolder
 from roundelay.runtime import Runtime
-from roundelay.runtimes.simulation import simulate
+from roundelay.runtimes.simulation import replay, simulate
 from roundelay.training import Training
 
-__all__ = ["describe", "train_learner", "train_simulated"]
+__all__ = ["describe", "replay_run", "train_learner", "train_simulated"]
 
 Watch = Callable[[Training], None]
 """Is given every training before it begins, to hook itself to it."""
@@ -74,13 +77,46 @@ def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | Non
     """Train one learner of an experiment, on a process of its own; the first learner saves the model."""
     experiment = Experiment.of(settings["experiment"])
     torch.set_num_threads(experiment.threads)
-    training = experiment.job().training(runtime)
+    order = WrittenOrder() if experiment.record.order else None
+    training = experiment.job().training(runtime, order)
     if watch is not None:
         watch(training)
     consensus = runtime.run(training.run())
+    if order is not None and settings.get("folder"):
+        order.save(Path(settings["folder"]) / f"order-{training.world.rank}.txt")
     result = {"scores": training.scores, "seconds": runtime.now(), "clock": "wall"}
     if settings.get("folder") and training.me.number == 0 and not training.me.serves:
         _save(RunFolder(Path(settings["folder"])), training, consensus, result)
+    return result
+
+
+def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
+    """Run a recorded run again in the simulator; return how far the two consensus models are apart."""
+    experiment = Experiment.read(folder.settings)
+    size = experiment.learners + experiment.strategy.servers
+    paths = [folder.path / f"order-{rank}.txt" for rank in range(size)]
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        raise CheckpointError(f"{missing[0]} is missing; train with --set record.order=true to replay a run")
+    torch.set_num_threads(experiment.threads)
+    job = experiment.job()
+    record = Record(out.record if out is not None else None, clock="virtual", spans=experiment.record.spans)
+    outcome = replay(
+        job.training,
+        experiment.cluster,
+        [read_order(path) for path in paths],
+        servers=job.strategy.servers,
+        record=record,
+    )
+    first = next(training for training in outcome.trainings if not training.me.serves)
+    result: dict[str, Any] = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
+    first.me.load(outcome.consensus)
+    then, now = load_file(folder.model), first.me.module.state_dict()
+    result["equal"] = all(torch.equal(then[name], now[name]) for name in now)
+    result["difference"] = max(float((then[name] - now[name]).abs().max()) for name in now)
+    result["largest"] = max(float(tensor.abs().max()) for tensor in now.values())
+    if out is not None:
+        _save(out, first, outcome.consensus, result)
     return result
 
 

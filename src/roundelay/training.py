@@ -23,6 +23,7 @@ from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch, NumericalError, SettingsError
 from roundelay.learner import Learner
 from roundelay.ledger import Ledger
+from roundelay.order import Order, watch
 from roundelay.runtime import Runtime, View
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
@@ -44,7 +45,9 @@ class Training:
         budget: Budget,
         schedule: Schedule | None = None,
         seed: int = 0,
+        order: Order | None = None,
     ) -> None:
+        self.order = order
         self.me, self.runtime, self.task, self.budget, self.seed = me, runtime, task, budget, seed
         self.schedule = me.schedule = schedule
         self.strategy, self.warming = copy.deepcopy(strategy), Synchronous()
@@ -94,7 +97,7 @@ class Training:
             self.strategy.check(view.size - servers)
         me.serves = view.rank < servers
         me.number = view.rank - (0 if me.serves else servers)
-        self.world, self.learners = self.ledger.watch(me.comm), view.size - servers
+        self.world, self.learners = watch(self.ledger.watch(me.comm), self.order), view.size - servers
         self.stretch, self.epoch = view.plan["stretch"], view.epoch
         await self._merge(view)
         newcomer, self.holds = not self.holds, True
@@ -140,7 +143,7 @@ class Training:
         if self.acting.remark and self.world.rank == 0:
             self.runtime.record.write("form", self.who, self.runtime.now(), form=self.acting.remark)
         if self.acting.answers:
-            self.runtime.open(me, self.acting)
+            self.runtime.open(me, self.acting if self.order is None else self.order.serving(self.acting))
 
     def claim_from(self, left: Sequence[int]) -> None:
         """Hand out these minibatches from now on."""
@@ -168,6 +171,8 @@ class Training:
         while not self.me.serves and (claim := await self.claim()) is not None:
             gradient = self.begin(claim)
             await self.runtime.compute(self.me, gradient)
+            if self.order is not None:
+                await self.order.mark("g")
             await self.end(claim, gradient.loss)
 
     async def claim(self) -> Claim | None:
@@ -177,6 +182,8 @@ class Training:
         base, size = 0, len(self.claims.group)
         if self.claims.seat == 0:
             base = await self.runtime.count(f"claimed {self.epoch} {self.stretch}", size)
+            if self.order is not None:
+                base = await self.order.claimed(base)
         if self.group is not None and size > 1:
             base = int(await self.group.broadcast(torch.tensor([base]), root=0))
         return self.claims.take(base)

@@ -16,6 +16,7 @@ from roundelay.errors import RoundelayError, suggest
 COMMANDS = {
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
+    "replay": "Run a recorded asynchronous run again in the simulator.",
     "strategies": "What strategies there are, a line each, with the paper.",
     "theory": "How fast topologies mix, and the terms that bound AD-PSGD.",
     "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",

@@ -246,7 +246,11 @@ class _Request:
         self.begin = max(sim.kernel.now, seat.free)
         busy = 0.0 if sim.network.still else self.x.nbytes * sim.network.scale / sim.cluster.serving_bandwidth
         seat.free, self.moving = self.begin + busy, self.moving + busy
-        sim.kernel.after(seat.free - sim.kernel.now, self.serve)
+        order = sim.orders.get(self.target)
+        if order is not None:
+            order.serve_in_turn(self.comm.rank, self.serve)
+        else:
+            sim.kernel.after(seat.free - sim.kernel.now, self.serve)
 
     def serve(self) -> None:
         """Have the strategy answer."""

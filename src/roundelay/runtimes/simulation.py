@@ -19,12 +19,13 @@ from roundelay.runtimes.arithmetic import mean_of
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.kernel import Event, Kernel, Task
 from roundelay.runtimes.network import Network
+from roundelay.runtimes.replay import KeptOrder
 from roundelay.runtimes.simulated_communicator import Group, Seat, SimulatedCommunicator
 from roundelay.runtimes.standin import StandInLearner, StandInTask, mean_of_stand_ins
 from roundelay.strategy import Strategy
 from roundelay.training import Training
 
-__all__ = ["Outcome", "SimulatedRuntime", "Simulation", "simulate", "time_only"]
+__all__ = ["Outcome", "SimulatedRuntime", "Simulation", "replay", "simulate", "time_only"]
 
 T = TypeVar("T")
 FORWARD = 1 / 3  # of a gradient's time, the backward pass being about twice the forward pass
@@ -61,6 +62,7 @@ class Simulation:
         self.tasks: dict[int, Task[Any]] = {}
         self.mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None] = mean_of
         self.log: list[tuple[str, int, int]] | None = None
+        self.orders: dict[int, KeptOrder] = {}  # of seats that keep to a recorded order
         self._arrivals: dict[int, tuple[Learner, dict[str, Any], Resolve, Event[View]]] = {}
         self._members = list(self.alive)
 
@@ -254,6 +256,21 @@ def time_only(
         return Training(me, strategy, runtime, task=task, budget=budget)
 
     return _run(sim, make)
+
+
+def replay(
+    make: Callable[[SimulatedRuntime, KeptOrder], Training],
+    cluster: Cluster,
+    orders: Sequence[Sequence[str]],
+    *,
+    servers: int = 0,
+    record: Record | None = None,
+) -> Outcome:
+    """Train again as learners did elsewhere, each in the order that it wrote down, by rank."""
+    sim = Simulation(cluster, learners=len(orders) - servers, servers=servers, record=record)
+    for seat, tokens in enumerate(orders):
+        sim.orders[seat] = KeptOrder(sim.kernel, sim.seats[seat].who, tokens)
+    return _run(sim, lambda runtime: make(runtime, sim.orders[runtime.seat]))
 
 
 def _run(sim: Simulation, make: Callable[[SimulatedRuntime], Training]) -> Outcome:
