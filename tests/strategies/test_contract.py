@@ -169,8 +169,8 @@ def test_its_state_is_all_that_it_needs(case: str) -> None:
         job = tiny_job(CASES[case](), minibatches=40, budget={"evaluate_every": 17}, optimizer=sgd(0.05, 0.9))
         make = job.training
 
-        def training(runtime: Any) -> Training:
-            made = make(runtime)
+        def training(runtime: Any, *more: Any) -> Training:
+            made = make(runtime, *more)
             made.on_scores = on_scores
             return made
 
