@@ -103,7 +103,10 @@ class SharedCommunicator(PairVerbs):
         post.tell(self.members)
 
     def _reclaim(self) -> None:
-        done = self._all_done()
+        # A block is in use until the others have read it, and until we have completed the collective ourselves: our
+        # own share of a mean is summed from it.
+        ours = self._pending[0].number if self._pending else self._number
+        done = min(self._all_done(), ours)
         while self._blocks and self._blocks[0][0] < done:
             self.post.arena.give(self._blocks.popleft()[1])
 
