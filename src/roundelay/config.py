@@ -111,11 +111,17 @@ def _registries() -> list[tuple[type, Callable[[], Mapping[str, type]]]]:
     """Return the base classes whose settings name one of several kinds, and these kinds."""
     from roundelay.optim.schedules import SCHEDULES, ScheduleBase
     from roundelay.strategies import STRATEGIES
+    from roundelay.strategies.compression import COMPRESSIONS, Compression
     from roundelay.strategy import Strategy
     from roundelay.task import Task
     from roundelay.tasks import TASKS
 
-    return [(Strategy, lambda: STRATEGIES), (Task, lambda: TASKS), (ScheduleBase, lambda: SCHEDULES)]
+    return [
+        (Strategy, lambda: STRATEGIES),
+        (Compression, lambda: COMPRESSIONS),
+        (Task, lambda: TASKS),
+        (ScheduleBase, lambda: SCHEDULES),
+    ]
 
 
 def _inside(where: str, key: str) -> str:

@@ -247,18 +247,19 @@ def _as_rank(experiment: Experiment, out: Path, slow: dict[int, float], *, as_js
     """Be one rank of a world that mpiexec has started."""
     from mpi4py import MPI
 
+    from roundelay.report.trace import write_trace
     from roundelay.runtimes import mpi_launch
 
     experiment = _fit_world(experiment, MPI.COMM_WORLD.size)
     total = experiment.job().budget.total
-    if MPI.COMM_WORLD.rank == 0:
-        _start(experiment, out, "mpi", as_json=as_json)
-    MPI.COMM_WORLD.Barrier()
     result: dict[str, Any] = mpi_launch.run_here(
         "roundelay.cli.train:learner",
         _job(experiment, out, total),
         folder=out,
         spans=experiment.record.spans,
         slow=slow,
+        prepare=lambda: _start(experiment, out, "mpi", as_json=as_json),
     )
+    if MPI.COMM_WORLD.rank == 0:
+        write_trace(out / "record.jsonl", out / "trace.json")
     return result if MPI.COMM_WORLD.rank == experiment.strategy.servers else None
