@@ -174,7 +174,7 @@ def test_its_state_is_all_that_it_needs(case: str) -> None:
             made.on_scores = on_scores
             return made
 
-        job.training = training  # type: ignore[method-assign]  # to be there at meetings
+        job.training = training  # type: ignore[assignment, method-assign]  # to be there at meetings
         return run_simulated(job, 4, uneven(3, 4))
 
     through, stopped = outcome(None), outcome(forget)
