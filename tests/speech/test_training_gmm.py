@@ -119,10 +119,11 @@ def test_settings_and_seed_decide_the_model() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     data = speech()
     monkeypatch.setattr("roundelay.speech.passes.FRAMES_PER_CHUNK", 900)  # several chunks
-    settings = GmmSettings(**{**SETTINGS.__dict__, "adapt": True})
+    settings = GmmSettings(**{**SETTINGS.__dict__, "adapt": True, "mono_iterations": 4, "iterations": 3})
     one, two = (train_gmm(data.features, data.transcripts, data.speakers, LEXICON, settings, jobs=j) for j in (1, 2))
     assert np.array_equal(one.model.gmm.means, two.model.gmm.means)
     first = one.align(data.features, data.transcripts, data.speakers)
@@ -298,6 +299,7 @@ def _shipped(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_an4_agrees_with_the_alignments_of_its_pack(corpora: Path) -> None:
     from roundelay.speech.lexicon import Lexicon
 
@@ -323,7 +325,7 @@ def _benchmark(root: Path) -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_monophones_are_as_good_as_those_of_kaldi_hmm_gmm(root: Path, tmp_path: Path) -> None:
     benchmark = _benchmark(root)
     python = benchmark.make_environment(tmp_path)
