@@ -101,7 +101,7 @@ def _limit_silence(host: str, port: int, seconds: float) -> None:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
             peer = connection.getpeername()
-            if peer[0].removeprefix("::ffff:") == address and peer[1] == port:
+            if isinstance(peer, tuple) and peer[0].removeprefix("::ffff:") == address and peer[1] == port:
                 third = max(1, int(seconds / 3))
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
