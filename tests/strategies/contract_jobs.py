@@ -1,0 +1,62 @@
+"""What the ranks of the contract's tests run on real processes and under MPI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ranks are started without pytest's path
+
+from cases import CASES
+from roundelay.job import Job
+from roundelay.order import WrittenOrder
+from support import tiny_job
+
+MINIBATCHES = 200
+
+
+def entry(name: str) -> str:
+    """Name a function of this file for a launcher."""
+    return f"{Path(__file__).resolve()}:{name}"
+
+
+def job_of(case: str) -> Job:
+    """What each case trains, wherever it runs."""
+    return tiny_job(CASES[case](), minibatches=MINIBATCHES, task={"dropout": 0.1}, debug=True)
+
+
+def train(runtime: Any, case: str) -> dict[str, Any]:
+    """Train one case; return the consensus, the scores, what was trained, and the order of it all."""
+    torch.set_num_threads(1)
+    order = WrittenOrder()
+    numbers: list[int] = []
+    training = job_of(case).training(runtime, order)
+    finished = training.ledger.finished
+
+    def note(number: int) -> None:
+        numbers.append(number)
+        finished(number)
+
+    training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
+    consensus = runtime.run(training.run())
+    return {
+        "consensus": consensus.tolist(),
+        "loss": training.scores["loss"],
+        "trained": numbers,
+        "order": order.tokens,
+    }
+
+
+def train_under_mpi(runtime: Any, cases: list[str]) -> list[dict[str, Any]]:
+    """Train all cases one after another in one job."""
+    from roundelay.runtimes import mpi
+
+    results = []
+    for case in cases:
+        own = mpi.runtime(None)
+        results.append(train(own, case))
+        own.finish()
+    return results
