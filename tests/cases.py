@@ -25,7 +25,7 @@ from roundelay.strategy import Strategy
 from roundelay.training import Training
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "asgd-updates": {"period": 3},
+    "asgd-updates": {"period": 3, "rate": 1.0},
     "averaging": {"period": 3},
     "bmuf": {"block": 3},
     "diloco": {"block": 3},

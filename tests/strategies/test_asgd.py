@@ -44,7 +44,7 @@ def test_two_pushes_of_updates_by_hand() -> None:
 
 def test_updates_pile_up_for_a_period_and_the_rest_is_pushed_at_the_end() -> None:
     # learner 0: 0 -> 2 -> 1, pushes 1: w = 1; then 1 -> 2, which is pushed at the end: w = 1 + 1
-    assert walk(UpdatesASGD(period=2), [4, 0, 3], 1).consensus == 2
+    assert walk(UpdatesASGD(period=2, rate=1.0), [4, 0, 3], 1).consensus == 2
 
 
 def test_staleness_is_what_others_applied_meanwhile() -> None:

@@ -243,7 +243,7 @@ def test_e7_alpha_one_swaps_learner_and_centre() -> None:
 
 
 @pytest.mark.parametrize("learners", [1, 2, 5])
-@pytest.mark.parametrize("strategy", [ASGD(), UpdatesASGD(period=1)])
+@pytest.mark.parametrize("strategy", [ASGD(), UpdatesASGD(period=1, rate=1.0)])
 def test_e11_equal_learners_follow_the_delayed_recursion(learners: int, strategy: Strategy) -> None:
     # w(k+1) = w(k) - gamma g_k(w(k-N+1)), with w(k) = w(0) for k < 0
     targets, rate = [float(k * k % 23) for k in range(60)], 0.05

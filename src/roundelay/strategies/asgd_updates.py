@@ -23,15 +23,15 @@ class UpdatesASGD(ASGD):
     The optimizer and its schedule are the learners'; the server adds up, with a ``momentum`` of its own if wanted.
     Everything else (servers, barrier, damping, of $\alpha$ here) is as in `ASGD`.
 
-    The ASGD of Li et al., 2017 (arXiv 1703.05880) as their program has it: $\alpha$ is 1 in the class and 0.5 in the
-    server's defaults, $\mu$ is 0, or 0.9 in the variant with a momentum.  Departure: at a meeting of all learners what
+    The ASGD of Li et al., 2017 (arXiv 1703.05880) as their program has it: $\alpha$ is 0.5 by the server's
+    defaults, $\mu$ is 0, or 0.9 in the variant with a momentum.  Departure: at a meeting of all learners what
     is left is pushed, so that the server's weights have all of it.
     """
 
     state: ClassVar[tuple[str, ...]] = (*ASGD.state, "steps", "base", "velocity")
 
     period: int = 10
-    rate: float = 1.0  # alpha
+    rate: float = 0.5  # alpha
     momentum: float = 0.0  # mu
 
     def check(self, size: int) -> None:
