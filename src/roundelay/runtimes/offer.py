@@ -15,7 +15,7 @@ from roundelay.runtimes.session import Diary, Session
 from roundelay.runtimes.shared_communicator import SharedCommunicator
 from roundelay.runtimes.shared_memory import SharedPost
 from roundelay.runtimes.store import Store
-from roundelay.runtimes.torch_communicator import TorchCommunicator, connect_gloo
+from roundelay.runtimes.torch_communicator import TorchCommunicator, connect_by_device
 from roundelay.runtimes.wires import Wires
 
 __all__ = ["Offer", "Options", "Place"]
@@ -57,10 +57,10 @@ class Place:
 class Offer:
     """How this process can be reached in the next epoch, by memory and by socket; all members decide alike by which."""
 
-    def __init__(self, place: Place, transport: Transport, lost: Callable[[int], None]) -> None:
+    def __init__(self, place: Place, transport: Transport, device: str, lost: Callable[[int], None]) -> None:
         self._address = place.address
         self._wires = Wires(place.address, lost) if transport != "shared" else None
-        self._memory = SharedPost() if transport != "gloo" and segments.usable() else None
+        self._memory = SharedPost() if transport != "gloo" and device == "cpu" and segments.usable() else None
         self.card = {
             "host": place.host,
             "address": self._wires.address if self._wires is not None else None,
@@ -85,9 +85,10 @@ class Offer:
             )
         if memory is not None:
             memory.close()
-        wires.begin(rank, [tuple(card["address"]) for card in cards], f"epoch {agreement.epoch}".encode())
+        token = f"{agreement.epoch} {store.get('began')}".encode()  # of this run and no other
+        wires.begin(rank, [tuple(card["address"]) for card in cards], token)
         session = Session(wires, baton, diary)
-        return session, TorchCommunicator(session, everyone, connect_gloo(store, agreement.epoch, self._address))
+        return session, TorchCommunicator(session, everyone, connect_by_device(store, agreement.epoch, self._address))
 
     def close(self) -> None:
         """Withdraw the offer."""

@@ -99,7 +99,7 @@ class ProcessRuntime:
         if self._session is not None:
             self._end_epoch("a learner was lost")
         while True:
-            offer = Offer(self.place, self.options.transport, self._lost_rank)
+            offer = Offer(self.place, self.options.transport, me.weights.device.type, self._lost_rank)
             with self.baton.down():
                 agreement = self._membership.agree(report, resolve, offer.card)
             rank = agreement.members.index(self._membership.id)

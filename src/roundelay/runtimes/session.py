@@ -103,7 +103,7 @@ class Session:
             raise CommunicationError("a request to oneself came before the strategy was set up")
         begin = self.diary.now()
         try:
-            return self.strategy.serve(self.me, theirs, of)
+            return self.strategy.serve(self.me, theirs.to(self.me.weights.device), of)
         finally:
             self.diary.span("serve", begin)
 

@@ -27,7 +27,7 @@ from roundelay.runtimes.messages import Kind, Label, Layout, raw_bytes
 from roundelay.runtimes.session import PairVerbs, Session
 from roundelay.runtimes.store import Store, c10d
 
-__all__ = ["TorchCommunicator", "connect_gloo"]
+__all__ = ["TorchCommunicator", "connect_by_device"]
 
 FOREVER = datetime.timedelta(days=365)
 CONNECT = datetime.timedelta(seconds=30)
@@ -41,11 +41,12 @@ class Group(Protocol):
 
     def allreduce(self, tensors: list[Tensor], /) -> Any: ...
     def broadcast(self, tensor: Tensor, root: int, /) -> Any: ...
+    def abort(self) -> None: ...
     def recv(self, tensors: list[Tensor], of: int, tag: int, /) -> Any: ...
 
 
-Connect = Callable[[str, int, int], Group]
-"""Make the process group called so, of which we are this rank of so many."""
+Connect = Callable[[str, int, int, str], Group]
+"""Make the process group called so, of which we are this rank of so many, for tensors on such a device."""
 
 
 class TorchCommunicator(PairVerbs):
@@ -58,7 +59,7 @@ class TorchCommunicator(PairVerbs):
         self._stages = _Stages()
         self._works: queue.SimpleQueue[_Collective | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._group: Group | None = None
+        self._groups: dict[str, Group] = {}  # by the kind of device that their tensors are on
         session.closers.append(self._close)
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
@@ -121,7 +122,8 @@ class TorchCommunicator(PairVerbs):
         if self.session.over is not None:
             raise LearnerLost(self.session.over)
         self._sequence += 1
-        collective = _Collective(self._sequence, verb, Layout.of(x), start)
+        _synchronize(x.device.type)  # our thread has another stream
+        collective = _Collective(self._sequence, verb, x, start)
         self._announce(collective)
         self.session.diary.sent(collective.layout.nbytes)
         if self._thread is None:
@@ -145,9 +147,10 @@ class TorchCommunicator(PairVerbs):
         while (collective := self._works.get()) is not None and self.session.over is None:
             try:
                 self._compare(collective)
-                if self._group is None:
-                    self._group = self._connect(self.path, self.rank, self.size)
-                collective.start(self._group).wait(FOREVER)
+                if collective.device not in self._groups:
+                    self._groups[collective.device] = self._connect(self.path, self.rank, self.size, collective.device)
+                collective.start(self._groups[collective.device]).wait(FOREVER)
+                _synchronize(collective.device)
             except (LearnerLost, Mismatch) as error:
                 collective.error = error
             except RuntimeError as error:  # torch has no narrower one: a peer is gone, or the group was closed on us
@@ -158,12 +161,14 @@ class TorchCommunicator(PairVerbs):
     def _close(self) -> None:
         """Wake our thread, wherever it is."""
         self._works.put(None)
-        group = self._group
-        if group is not None and self.session.over is not None:
-            # The one way to interrupt gloo: a receive that times out closes all connections of its group.  The closed
-            # connections wake the other members' threads, too.
+        for device, group in self._groups.items() if self.session.over is not None else ():
             with contextlib.suppress(RuntimeError):
-                group.recv([torch.zeros(1)], (self.rank + 1) % self.size, UNUSED_TAG).wait(AT_ONCE)
+                if device == "cuda":  # pragma: no cover (no GPU where the tests run)
+                    group.abort()
+                else:
+                    # The one way to interrupt gloo: a receive that times out closes all connections of its group,
+                    # which wakes the other members' threads, too.
+                    group.recv([torch.zeros(1)], (self.rank + 1) % self.size, UNUSED_TAG).wait(AT_ONCE)
 
     def _announce(self, collective: _Collective) -> None:
         text = f"{collective.verb}|{collective.layout.dtype}|{','.join(map(str, collective.layout.shape))}"
@@ -192,8 +197,9 @@ class TorchCommunicator(PairVerbs):
 class _Collective:
     """A collective under way."""
 
-    def __init__(self, number: int, verb: str, layout: Layout, start: Callable[[Group], Any]) -> None:
-        self.number, self.verb, self.layout, self.start = number, verb, layout, start
+    def __init__(self, number: int, verb: str, x: Tensor, start: Callable[[Group], Any]) -> None:
+        self.number, self.verb, self.start = number, verb, start
+        self.layout, self.device = Layout.of(x), x.device.type
         self.done = False
         self.error: Exception | None = None
 
@@ -228,32 +234,32 @@ def _weights(stage: Tensor, numel: int, size: int) -> list[float]:
     return [float(w) for w in stage[numel:].cpu().to(torch.uint8).view(size, WEIGHT_BYTES).view(torch.float64)]
 
 
-def connect_gloo(store: Store, epoch: int, address: str) -> Connect:
-    """Return what makes gloo groups of one epoch, each under a prefix of its own in the store."""
+def _synchronize(device: str) -> None:
+    """Wait for what a GPU has been given to do."""
+    if device == "cuda":  # pragma: no cover (no GPU where the tests run)
+        torch.cuda.current_stream().synchronize()
 
-    def connect(path: str, rank: int, size: int) -> Group:
-        options = c10d.ProcessGroupGloo._Options()
-        options._timeout = CONNECT
-        options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
-        options._threads = 1
-        own = store.clone()  # gloo's connecting cannot be stopped: it must hold nobody else's client
-        group = c10d.ProcessGroupGloo(c10d.PrefixStore(f"gloo/{epoch}/{path}", own.raw), rank, size, options)
-        group._set_default_timeout(FOREVER)
+
+def connect_by_device(store: Store, epoch: int, address: str) -> Connect:
+    """Return what makes the groups of one epoch, each under a prefix of its own in the store.
+
+    Gloo's are for tensors in host memory; NCCL's, for tensors on a GPU, have never been run.
+    """
+
+    def connect(path: str, rank: int, size: int, device: str) -> Group:
+        own = store.clone()  # connecting cannot be stopped: it must hold nobody else's client
+        prefix = c10d.PrefixStore(f"{device}/{epoch}/{path}", own.raw)
+        if device == "cuda":  # pragma: no cover (no GPU where the tests run)
+            options = c10d.ProcessGroupNCCL.Options()
+            options._timeout = FOREVER
+            group = c10d.ProcessGroupNCCL(prefix, rank, size, options)
+        else:
+            options = c10d.ProcessGroupGloo._Options()
+            options._timeout, options._threads = CONNECT, 1
+            options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
+            group = c10d.ProcessGroupGloo(prefix, rank, size, options)
+            group._set_default_timeout(FOREVER)
         made: Group = group
         return made
-
-    return connect
-
-
-def connect_nccl(store: Store, epoch: int) -> Connect:  # pragma: no cover (no GPU where the tests run)
-    """Return what makes NCCL groups of one epoch; written with care, never run."""
-
-    def connect(path: str, rank: int, size: int) -> Group:
-        own = store.clone()
-        prefix = c10d.PrefixStore(f"nccl/{epoch}/{path}", own.raw)
-        options = c10d.ProcessGroupNCCL.Options()
-        options._timeout = FOREVER
-        group: Group = c10d.ProcessGroupNCCL(prefix, rank, size, options)
-        return group
 
     return connect
