@@ -15,8 +15,8 @@ class Communicator(Protocol):
 
     A verb starts at once and returns an awaitable; await it where the result is needed, and before the step is over.
     `mean`, `gather` and `broadcast` are collectives: every rank of the group calls them, in one order.  A collective
-    works in place: leave its tensor alone until then; one that raises has left the tensor as it was.  `exchange` and
-    `request` copy their tensor at once, so that it may change at once.
+    works in place: leave its tensor alone until then; one that raises has left the tensor as it was.  `exchange`,
+    `request` and the root of `broadcast` copy their tensor at once, so that it may change at once.
 
     What `gather`, `exchange` and `request` return is lent: read it before the next verb of that kind.
 

@@ -39,6 +39,7 @@ class _Call:
 
     verb: str
     x: Tensor
+    sent: Tensor
     argument: float
     done: Event[Any]
 
@@ -149,7 +150,9 @@ class SimulatedCommunicator:
         self._collectives += 1
         number, sim = self._collectives, self.sim
         calls = self.group.collectives.setdefault(number, [])
-        call = _Call(self.rank, verb, x, argument, Event(_Moving(f"{verb} {number} of {self.size} ranks", self)))
+        sent = x.clone() if verb == "broadcast" and self.rank == argument else x  # the root's may change at once
+        done: Event[Any] = Event(_Moving(f"{verb} {number} of {self.size} ranks", self))
+        call = _Call(self.rank, verb, x, sent, argument, done)
         if calls:
             self._check_match(number, calls[0], call)
         calls.append(call)
@@ -183,10 +186,10 @@ class SimulatedCommunicator:
     def _broadcast(self, calls: list[_Call]) -> None:
         if calls[0].done.done:
             return
-        root = calls[int(calls[0].argument)].x
+        root = int(calls[0].argument)
         for call in calls:
-            if call.x is not root:
-                call.x.copy_(root)
+            if call.rank != root:
+                call.x.copy_(calls[root].sent)
             self._done(call, call.x)
 
     def _done(self, call: _Call, value: Any) -> None:
