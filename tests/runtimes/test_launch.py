@@ -18,8 +18,9 @@ import pytest
 
 from roundelay import errors
 from roundelay.errors import CommunicationError, NumericalError, RoundelayError, SettingsError
+from roundelay.record import merge_records
 from roundelay.runtimes import launch
-from roundelay.runtimes.launch import merge_records, rebuild
+from roundelay.runtimes.launch import rebuild
 from roundelay.runtimes.processes import Options
 from roundelay.runtimes.worker import find_entry
 
@@ -49,7 +50,7 @@ def test_records_are_merged_by_time(tmp_path: Path) -> None:
     merge_records(tmp_path)
     lines = (tmp_path / "record.jsonl").read_text().splitlines()
     assert [json.loads(line)["k"] for line in lines] == [0, 2, 1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["record-0.jsonl", "record-1.jsonl", "record.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["record.jsonl"]
 
 
 @pytest.mark.slow

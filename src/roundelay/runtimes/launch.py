@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import logging
-import os
 import signal
 import time
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 from roundelay import errors
 from roundelay.errors import CommunicationError, RoundelayError, SettingsError
+from roundelay.record import merge_records
 from roundelay.runtimes.fork_server import ForkServer, lend_server
 from roundelay.runtimes.hosts import Hosts, Meeting, fail_run, meet
 from roundelay.runtimes.membership import bury, current_id, latest_view
@@ -155,19 +153,3 @@ def rebuild(told: dict[str, str]) -> RoundelayError:
     error.args = (told["message"],)
     error.add_note(told["traceback"])
     return error
-
-
-def merge_records(folder: Path) -> None:
-    """Merge the learners' records in ``folder``, by time, into ``record.jsonl``."""
-    lines: list[tuple[float, int, str]] = []
-    for part in sorted(folder.glob("record-*.jsonl")):
-        for line in part.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # the last line of one that was killed
-                lines.append((json.loads(line)["time"], len(lines), line))
-    target = folder / "record.jsonl"
-    temporary = folder / f".record-{os.getpid()}.jsonl"
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for _, _, line in sorted(lines))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(target)
