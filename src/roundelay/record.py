@@ -63,10 +63,11 @@ class Record:
             self._file.flush()
 
 
-def merge_records(folder: Path) -> None:
+def merge_records(folder: Path, *, keep: bool = False) -> None:
     """Make one ``record.jsonl`` of every learner's ``record-*.jsonl``, sorted by time, and remove those.
 
-    What an earlier run left in ``record.jsonl`` stays in front.  A killed learner's unfinished line is dropped.
+    What an earlier run left in ``record.jsonl`` stays in front.  A killed learner's unfinished line is dropped.  With
+    ``keep``, the parts stay, where learners may be lost and numbered anew: they tell who was who.
     """
     parts, whole = sorted(folder.glob("record-*.jsonl")), folder / "record.jsonl"
     timed: list[tuple[float, str]] = []
@@ -77,7 +78,7 @@ def merge_records(folder: Path) -> None:
             except ValueError:
                 continue
     timed.sort(key=lambda pair: pair[0])
-    before = whole.read_text(encoding="utf-8") if whole.exists() else ""
+    before = whole.read_text(encoding="utf-8") if whole.exists() and not keep else ""
     write_atomically(whole, (before + "".join(line + "\n" for _, line in timed)).encode())
-    for part in parts:
+    for part in parts if not keep else []:
         part.unlink()

@@ -47,10 +47,14 @@ def test_an_error_is_made_anew() -> None:
 def test_records_are_merged_by_time(tmp_path: Path) -> None:
     (tmp_path / "record-0.jsonl").write_text('{"time":1,"k":0}\n{"time":3,"k":1}\n')
     (tmp_path / "record-1.jsonl").write_text('{"time":2,"k":2}\n{"time":4,"k"')  # killed while it wrote
-    merge_records(tmp_path)
+    merge_records(tmp_path, keep=True)
+    assert len(list(tmp_path.iterdir())) == 3
+    merge_records(tmp_path, keep=True)
     lines = (tmp_path / "record.jsonl").read_text().splitlines()
     assert [json.loads(line)["k"] for line in lines] == [0, 2, 1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["record.jsonl"]
+    (tmp_path / "record.jsonl").unlink()
+    merge_records(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def run(
         finally:
             crew.end()
             if folder is not None:
-                merge_records(folder)
+                merge_records(folder, keep=True)
         return [store.get(f"result/{learner}") for learner in range(size)]
 
 
