@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import tones
 from roundelay.cli.prepare import command
+from roundelay.speech.prepare import open_prepared
 
 OPTIONS = ["--bins", "23", "--senones", "20", "--gaussians", "30"]
 
@@ -40,6 +41,21 @@ def test_prepare_twice(corpus: Path, tmp_path: Path) -> None:
     assert second.returncode == 0
     assert second.stdout.endswith("data: nothing to do\n")
     assert "bigram" in second.stdout
+
+
+@pytest.mark.slow
+def test_adapted_features_and_vectors(corpus: Path, tmp_path: Path) -> None:
+    more = ["--adapt", "--vocabulary", "train", "--ivectors"]
+    first = run(corpus, "--out", tmp_path / "data", *OPTIONS, *more, "3", "--ivectors-per", "utterance", "--json")
+    assert first.returncode == 0, first.stderr
+    report = json.loads(first.stdout)
+    assert report["done"][-3:] == ["adapted", "ivectors", "summary"]
+    assert report["summary"]["adapted"]["dev"]["speakers"] == 2
+    assert open_prepared(tmp_path / "data").ivectors("dev").dim == 3
+    second = run(corpus, "--out", tmp_path / "data", *OPTIONS, *more, "--ivectors-per", "utterance")
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.endswith("data: done: ivectors, summary\n")
+    assert open_prepared(tmp_path / "data").ivectors("dev").dim == 100
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ _FILE = click.Path(path_type=Path, exists=True)
 Examples:
   roundelay prepare corpora/an4 --out data/an4 --jobs 2
   roundelay prepare corpora/talks --out data/talks --dictionary cmudict.dict --unknown espeak
+  roundelay prepare corpora/an4 --out data/an4-adapted --adapt --ivectors 50 --jobs 2
   roundelay prepare corpora/an4 --out data/an4-given --alignments corpora/an4/align/states.txt.gz"""
 )
 @click.argument("corpus", type=click.Path(path_type=Path))
@@ -48,9 +49,27 @@ Examples:
     type=click.Choice(["none", "grapheme", "espeak"]),
     help="How to guess all other pronunciations; none makes them an error.",
 )
+@click.option(
+    "--vocabulary",
+    default="lexicon",
+    show_default=True,
+    type=click.Choice(["lexicon", "train"]),
+    help="What can be recognised: words of the lexicon and of training, or of training only.",
+)
 @click.option("--senones", default=300, show_default=True, type=click.IntRange(1), help="Tied triphone states.")
 @click.option("--gaussians", type=click.IntRange(1), help="Of the HMM-GMM; else ten for every three senones.")
-@click.option("--adapt", is_flag=True, help="Train LDA+MLLT and fMLLR per speaker on top of the triphones.")
+@click.option("--adapt", is_flag=True, help="LDA+MLLT and fMLLR per speaker: a second set of features.")
+@click.option(
+    "--ivectors", is_flag=False, flag_value=100, type=click.IntRange(1), metavar="[SIZE]",
+    help="Make speaker vectors, of 100 numbers unless told.",
+)  # fmt: skip
+@click.option(
+    "--ivectors-per",
+    default="speaker",
+    show_default=True,
+    type=click.Choice(["speaker", "utterance"]),
+    help="What a vector stands for.",
+)
 @click.option(
     "--hmm-hours",
     default=10.0,
@@ -93,9 +112,11 @@ def _settings(options: dict[str, Any]) -> Any:
     """Turn the command line's options into settings."""
     from roundelay.speech.features import FeatureSettings
     from roundelay.speech.language import LanguageSettings
-    from roundelay.speech.prepare import LexiconSettings, PrepareSettings
+    from roundelay.speech.prepare import IvectorSettings, LexiconSettings, PrepareSettings
     from roundelay.speech.training import GmmSettings
 
+    size = options["ivectors"]
+    ivectors = IvectorSettings(size, options["ivectors_per"], seed=options["seed"]) if size else None
     return PrepareSettings(
         features=FeatureSettings(
             kind=options["kind"],
@@ -106,7 +127,7 @@ def _settings(options: dict[str, Any]) -> Any:
         normalise=options["normalise"],
         speeds=tuple(options["speeds"]),
         given_features=options["given_features"],
-        lexicon=LexiconSettings(options["lexicon"], options["dictionary"], options["unknown"]),
+        lexicon=LexiconSettings(options["lexicon"], options["dictionary"], options["unknown"], options["vocabulary"]),
         hmm=GmmSettings(
             num_senones=options["senones"],
             num_gaussians=options["gaussians"] or options["senones"] * 10 // 3,
@@ -116,6 +137,7 @@ def _settings(options: dict[str, Any]) -> Any:
         hmm_hours=options["hmm_hours"],
         alignments=options["alignments"],
         language=LanguageSettings(options["arpa"], options["order"], options["smoothing"], options["ctc"]),
+        ivectors=ivectors,
     )
 
 

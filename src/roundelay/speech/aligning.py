@@ -69,7 +69,7 @@ class Aligner:
                 if copy.speed == 1.0 and copy.name in originals and store.length(copy.name):
                     stores[copy.name] = store
                     transcripts[copy.name], speakers[copy.name] = copy.utterance.words, copy.speaker
-        chosen = _Selection(_some(stores, round(hours * 3600 / features.frame_shift_seconds)))
+        chosen = Selection(_some(stores, round(hours * 3600 / features.frame_shift_seconds)))
         if not chosen:
             raise DataError(f"{self._folder}: no training utterance has a frame of features")
         model = train_gmm(
@@ -87,14 +87,12 @@ class Aligner:
         def paths(split: str) -> Iterator[tuple[str, Alignment | str]]:
             features, originals = self._features(split), self._originals(split)
             items = {c.name: c for c in self._items[split] if c.name in originals}
-            spoken = _Selection({name: features for name in items if features.length(name)})
+            spoken = Selection({name: features for name in items if features.length(name)})
             transcripts = {name: items[name].utterance.words for name in spoken}
             speakers = {name: items[name].speaker for name in spoken}
             yield from ((name, "no frames: shorter than one") for name in items if name not in spoken)
             if spoken:
-                # Starting processes costs seconds: one for each ten minutes of speech, at most.
-                jobs = max(1, min(self._jobs, spoken.num_frames // _FRAMES_PER_JOB))
-                yield from model.align_each(spoken, transcripts, speakers, jobs)
+                yield from model.align_each(spoken, transcripts, speakers, spoken.jobs(self._jobs))
 
         return self._write(paths)
 
@@ -143,7 +141,7 @@ class Aligner:
         return files_under(*(self._folder / "alignments" / split for split in self._items))
 
 
-class _Selection(Mapping[str, npt.NDArray[np.float32]]):
+class Selection(Mapping[str, npt.NDArray[np.float32]]):
     """Some utterances of some stores, read when they are asked for and not held."""
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
@@ -161,9 +159,10 @@ class _Selection(Mapping[str, npt.NDArray[np.float32]]):
     def __contains__(self, name: object) -> bool:
         return name in self._stores
 
-    @property
-    def num_frames(self) -> int:
-        return sum(store.length(name) for name, store in self._stores.items())
+    def jobs(self, most: int) -> int:
+        """Say how many processes are worth their start, which takes seconds: one for each ten minutes of speech."""
+        frames = sum(store.length(name) for name, store in self._stores.items())
+        return max(1, min(most, frames // _FRAMES_PER_JOB))
 
 
 def _some(stores: dict[str, Store], most: int) -> dict[str, Store]:

@@ -35,6 +35,8 @@ SILENT_PEAK = 1e-3
 """A file is called silent when no sample is larger than this."""
 SOUNDS = "sounds.json"
 """Beside a split's features: their seconds in all, and utterances that are silent or clipped."""
+MOMENTS = "moments.json"
+"""Beside a split's features: mean and deviation of each speaker, where they were taken out."""
 _FULL = 0.999
 
 
@@ -132,7 +134,8 @@ class Extraction:
             with ThreadPoolExecutor(jobs) as pool:
                 try:
                     parts = list(pool.map(lambda number: self._extract(folder, number, tell), numbers))
-                    shards = list(pool.map(self._normaliser(folder, parts), numbers, parts))
+                    moments = pooled(item for part in parts for item in part.moments.items())
+                    shards = list(pool.map(self._normaliser(folder, moments), numbers, parts))
                 except BaseException:
                     pool.shutdown(cancel_futures=True)
                     raise
@@ -140,6 +143,9 @@ class Extraction:
             torch.set_num_threads(threads)
         complaints = {name: why for part in parts for name, why in part.complaints.items()}
         write_json(folder / SOUNDS, {"seconds": sum(part.seconds for part in parts), "complaints": complaints})
+        if self._scope == "speaker":
+            rows = {name: [found.mean.tolist(), found.deviation.tolist()] for name, found in moments.items()}
+            write_json(folder / MOMENTS, rows)
         write_index(folder, shards, self._settings.dim, "float32")
         return Store(folder)
 
@@ -193,9 +199,8 @@ class Extraction:
         part.moments[name] = part.moments[name] + moments if name in part.moments else moments
         return features
 
-    def _normaliser(self, folder: Path, parts: Sequence[_Part]) -> Callable[[int, _Part], Shard]:
+    def _normaliser(self, folder: Path, moments: Mapping[str, Moments]) -> Callable[[int, _Part], Shard]:
         """Return a function that normalises a shard in place, now that the moments of all groups are known."""
-        moments = pooled(item for part in parts for item in part.moments.items())
 
         def normalise(number: int, part: _Part) -> Shard:
             if not part.moments:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from roundelay.errors import SettingsError
 from roundelay.speech import graph, ngram
-from roundelay.speech.files import replacing, write_json
+from roundelay.speech.files import read_json, replacing, write_json
 from roundelay.speech.lexicon import Lexicon
 from roundelay.speech.stages import files_under
 from roundelay.speech.store import fresh
@@ -19,6 +19,8 @@ from roundelay.speech.tree import Tree
 Progress = Callable[[str, int, int], None]
 GRAPHS = "graphs"
 SIZES = "sizes.json"
+ARPA = "G.arpa"
+VOCABULARY = "vocabulary.txt"
 _NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
 
 
@@ -43,24 +45,44 @@ def name_of(settings: LanguageSettings) -> str:
     return "arpa" if settings.arpa else _NAMES.get(settings.order, f"{settings.order}-gram")
 
 
-def estimate(settings: LanguageSettings, training: Iterable[Sequence[str]], lexicon: Lexicon) -> ngram.NgramModel:
-    """Read the given model, or count one over the lexicon's words."""
+def estimate(
+    settings: LanguageSettings, training: Iterable[Sequence[str]], vocabulary: Sequence[str]
+) -> ngram.NgramModel:
+    """Read the given model, or count one; neither knows a word beyond the vocabulary."""
     if settings.arpa:
-        return ngram.read_arpa(settings.arpa)
+        return limited(ngram.read_arpa(settings.arpa), vocabulary)
     estimator = ngram.kneser_ney if settings.smoothing == "kneser-ney" else ngram.witten_bell
-    return estimator(ngram.count(training, settings.order), lexicon.words)
+    return estimator(ngram.count(training, settings.order), vocabulary)
+
+
+def limited(model: ngram.NgramModel, vocabulary: Iterable[str]) -> ngram.NgramModel:
+    """Leave out all n-grams with a word beyond the vocabulary; what they had is not shared out."""
+    known = {*vocabulary, ngram.BEGIN, ngram.END}
+    return ngram.NgramModel(
+        model.order,
+        {gram: value for gram, value in model.logprobs.items() if known.issuperset(gram)},
+        {gram: value for gram, value in model.backoffs.items() if known.issuperset(gram)},
+    )
+
+
+def read_vocabulary(folder: Path) -> list[str]:
+    """Read the words that can be recognised."""
+    return (folder / VOCABULARY).read_text(encoding="utf-8").split()
 
 
 def write_graphs(
-    folder: Path, settings: LanguageSettings, training: Sequence[Sequence[str]], held_out: Sequence[Sequence[str]],
-    progress: Progress,
-) -> Iterable[Path]:  # fmt: skip
-    """Write the model as G.arpa and the graphs of it and of the flat model, with their sizes."""
+    folder: Path, settings: LanguageSettings, training: Sequence[Sequence[str]], progress: Progress
+) -> Iterable[Path]:
+    """Write the model as G.arpa and the graphs of it and of the flat model, with their sizes.
+
+    Words of the lexicon that are not in the vocabulary are in no model, and so in no graph; all ids are the lexicon's.
+    """
     lexicon = Lexicon.read(folder / "lexicon.txt")
     tree = Tree.load(folder / "tree.safetensors")
-    model = estimate(settings, training, lexicon)
-    ngram.write_arpa(model, folder / "G.arpa")
-    models = {"flat": ngram.flat(lexicon.words), name_of(settings): model}
+    vocabulary = read_vocabulary(folder)
+    model = estimate(settings, training, vocabulary)
+    ngram.write_arpa(model, folder / ARPA)
+    models = {"flat": ngram.flat(vocabulary), name_of(settings): model}
     makers: dict[str, Callable[[], graph.Fst]] = {
         name: lambda m=m, name=name: graph.build(lexicon, m, tree, where=name)  # type: ignore[misc]  # bound now
         for name, m in models.items()
@@ -75,11 +97,18 @@ def write_graphs(
     for done, (name, make) in enumerate(makers.items(), 1):
         sizes[name] = _write(make(), graphs / f"{name}.fst")
         progress("graph", done, len(makers))
-    texts = held_out or training
-    report = {"order": model.order, "ngrams": len(model.logprobs), "graphs": sizes, "held_out": bool(held_out)}
-    measured = {name: asdict(ngram.perplexity(m, texts)) for name, m in models.items()}
-    write_json(graphs / SIZES, report | {"perplexity": measured})
-    return [folder / "G.arpa", *files_under(graphs)]
+    write_json(graphs / SIZES, {"order": model.order, "ngrams": len(model.logprobs), "graphs": sizes})
+    return [folder / ARPA, *files_under(graphs)]
+
+
+def measure(
+    folder: Path, settings: LanguageSettings, training: Sequence[Sequence[str]], held_out: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """Give sizes and perplexities: on held-out transcripts where there are any, else on those of training."""
+    models = {"flat": ngram.flat(read_vocabulary(folder)), name_of(settings): ngram.read_arpa(folder / ARPA)}
+    measured = {name: asdict(ngram.perplexity(model, held_out or training)) for name, model in models.items()}
+    sizes: dict[str, Any] = read_json(folder / GRAPHS / SIZES)
+    return sizes | {"held_out": bool(held_out), "perplexity": measured}
 
 
 def _write(fst: graph.Fst, path: Path) -> dict[str, Any]:

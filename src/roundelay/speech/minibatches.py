@@ -2,7 +2,8 @@
 
 Each class knows, without reading features, how many minibatches an epoch has and how many frames are in each, which is
 what a simulator needs.  Orders depend on (seed, epoch) only.  Features are read from memory-mapped stores and copied
-once, into the minibatch.  Legend: B items, T frames, F features, L left and R right context.
+once, into the minibatch; several may be put side by side (see ``inputs``).
+Legend: B items, T frames, F features, L left and R right context.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import DataError, SettingsError
+from roundelay.speech.inputs import Inputs
 from roundelay.speech.store import Store
 
 Ints = npt.NDArray[np.int64]
@@ -127,7 +129,7 @@ class _Shuffled:
 class _Aligned:
     """Pair features with targets: the utterances that have both, and rows gathered from their shards."""
 
-    def __init__(self, features: Store, targets: Store) -> None:
+    def __init__(self, features: Inputs, targets: Store) -> None:
         both = [name for name in features.ids if name in targets and features.lengths[features.number(name)]]
         if not both:
             raise DataError(f"{features.folder}: none of its utterances has targets in {targets.folder}")
@@ -150,33 +152,18 @@ class _Aligned:
 
     def inputs(self, utterances: Ints, times: Ints) -> Tensor:
         """Gather the features at ``times`` (B, K) of ``utterances`` (B); times beyond an end mean the end."""
-        return torch.from_numpy(_gather(self._features, self._feature_numbers[utterances], times))
+        return torch.from_numpy(self._features.gather(self._feature_numbers[utterances], times))
 
     def targets(self, utterances: Ints, times: Ints) -> Tensor:
         """Gather the targets likewise."""
-        return torch.from_numpy(_gather(self._targets, self._target_numbers[utterances], times)).long()
-
-
-def _gather(store: Store, numbers: Ints, times: Ints) -> npt.NDArray[np.generic]:
-    """Copy rows (B, K, F) or (B, K) out of the shards."""
-    rows = np.minimum(np.maximum(times, 0), store.lengths[numbers, None] - 1) + store.starts[numbers, None]
-    shape = rows.shape if store.dim == 0 else (*rows.shape, store.dim)
-    result = np.empty(shape, store.dtype)
-    shards = store.shards[numbers]
-    for shard in np.unique(shards):
-        here = np.flatnonzero(shards == shard)
-        if len(here) == len(rows):
-            np.take(store.shard(int(shard)), rows, axis=0, out=result, mode="clip")
-        else:
-            result[here] = store.shard(int(shard))[rows[here]]
-    return result
+        return torch.from_numpy(self._targets.gather(self._target_numbers[utterances], times)).long()
 
 
 class FrameMinibatches:
     """Give single frames with their context, shuffled across the corpus: for networks without memory."""
 
     def __init__(
-        self, features: Store, targets: Store, size: int = 256, *, left: int = 10, right: int = 10,
+        self, features: Inputs, targets: Store, size: int = 256, *, left: int = 10, right: int = 10,
         seed: int = 0, pool_frames: int = POOL_FRAMES,
     ) -> None:  # fmt: skip
         self._data = _Aligned(features, targets)
@@ -207,7 +194,7 @@ class ChunkMinibatches:
     """
 
     def __init__(
-        self, features: Store, targets: Store, size: int = 32, *, length: int = 21, left: int = 0, right: int = 0,
+        self, features: Inputs, targets: Store, size: int = 32, *, length: int = 21, left: int = 0, right: int = 0,
         seed: int = 0,
     ) -> None:  # fmt: skip
         if length < 1:
@@ -248,7 +235,7 @@ class UtteranceMinibatches:
     """
 
     def __init__(
-        self, features: Store, labels: Callable[[str], Sequence[int]], size: int = 16, *, seed: int = 0,
+        self, features: Inputs, labels: Callable[[str], Sequence[int]], size: int = 16, *, seed: int = 0,
         jitter: float = 0.1, utterances: Iterable[str] | None = None,
     ) -> None:  # fmt: skip
         if size < 1:

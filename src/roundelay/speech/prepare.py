@@ -15,25 +15,27 @@ from typing import Any, Literal
 from roundelay.corpora.layout import Utterance, read_split, splits
 from roundelay.corpora.tables import read_table
 from roundelay.errors import DataError, SettingsError, suggest
-from roundelay.speech import aligning, stages
+from roundelay.speech import adapting, aligning, stages
 from roundelay.speech.extraction import Copy, Extraction, copies
 from roundelay.speech.features import FeatureSettings
 from roundelay.speech.files import digest, file_digest, read_json, write_json, write_text
 from roundelay.speech.kaldi_ark import read_scp
-from roundelay.speech.language import LanguageSettings, write_graphs
+from roundelay.speech.language import VOCABULARY, LanguageSettings, measure, name_of, write_graphs
 from roundelay.speech.lexicon import Guess, Lexicon, complete, graphemes, read_pronunciations
 from roundelay.speech.normalise import SCOPES, Scope
 from roundelay.speech.prepared import DESCRIPTION, Prepared, open_prepared, write_utterances
 from roundelay.speech.stages import Stage, Stages
-from roundelay.speech.summary import summarise, write_picture
+from roundelay.speech.summary import summarise, vocabulary, write_picture
 from roundelay.speech.training import GmmSettings
+from roundelay.speech.vectors import IvectorSettings, VectorMaker
 
-__all__ = ["LexiconSettings", "Outcome", "PrepareSettings", "Prepared", "open_prepared", "prepare"]
+__all__ = ["IvectorSettings", "LexiconSettings", "Outcome", "PrepareSettings", "Prepared", "open_prepared", "prepare"]
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, and how much of it is done."""
 
-_VERSION = 1
+VOCABULARIES = ("lexicon", "train")
+_VERSION = 2
 """Goes up when the same settings give other data than before."""
 
 
@@ -47,6 +49,12 @@ class LexiconSettings:
     """Where words of the transcripts are looked up that the lexicon lacks, such as the CMU dictionary."""
     unknown: Literal["none", "grapheme", "espeak"] = "none"
     """How to guess the pronunciation of all others; with none they are an error."""
+    vocabulary: Literal["lexicon", "train"] = "lexicon"
+    """What can be recognised: the lexicon's words and those of the training transcripts, or only the latter."""
+
+    def __post_init__(self) -> None:
+        if self.vocabulary not in VOCABULARIES:
+            raise SettingsError(f"unknown vocabulary {suggest(self.vocabulary, VOCABULARIES)}")
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class PrepareSettings:
     alignments: Path | None = None
     """Alignments to take instead of training an HMM-GMM."""
     language: LanguageSettings = field(default_factory=LanguageSettings)
+    ivectors: IvectorSettings | None = None
+    """Speaker vectors to make; none without."""
 
     def __post_init__(self) -> None:
         if self.normalise not in SCOPES:
@@ -74,6 +84,8 @@ class PrepareSettings:
             raise SettingsError(f"speeds must be different and not 1, which is always there; not {self.speeds}")
         if self.speeds and self.given_features:
             raise SettingsError("speeds need audio: given features cannot be played faster")
+        if self.hmm.adapt and self.alignments:
+            raise SettingsError("adapting needs an HMM-GMM, and none is trained where alignments are given")
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,7 @@ class _Preparation:
     def plan(self) -> Stages:
         """List the stages with all that they depend on."""
         settings, words = self.settings, {name: _words(us) for name, us in self.utterances.items()}
+        trained = digest({name: words[name] for name in self.train_splits})
         heard = {name: [_heard(u) for u in us] for name, us in self.utterances.items()}
         hmm = {"alignments": _identity(settings.alignments)} if settings.alignments else asdict(settings.hmm)
         sources = asdict(settings.lexicon) | {
@@ -134,24 +147,40 @@ class _Preparation:
         }  # fmt: skip
         language = asdict(settings.language) | {"arpa": _identity(settings.language.arpa)}
         extracted = {
-            "heard": digest(heard), "features": asdict(settings.features), "normalise": settings.normalise,
-            "speeds": settings.speeds, "train": self.train_splits,
+            "version": _VERSION, "heard": digest(heard), "features": asdict(settings.features),
+            "normalise": settings.normalise, "speeds": settings.speeds, "train": self.train_splits,
             "given": digest({name: _archived(archives) for name, archives in self.archives.items()}),
         }  # fmt: skip
-        trained = {"hmm": hmm, "hours": settings.hmm_hours, "words": digest(words), "clean": digest(self.clean)}
-        everything = ("corpus", "features", "lexicon", "hmm", "alignment", "graph")
-        return Stages(
-            self.out,
-            [
-                Stage("corpus", {"version": _VERSION, "heard": digest(heard), "words": digest(words)}, self._corpus),
-                Stage("features", extracted, self._features),
-                Stage("lexicon", {"sources": sources, "words": digest(words)}, self._lexicon),
-                Stage("hmm", trained, self._hmm, ("features", "lexicon")),
-                Stage("alignment", {"words": digest(words)}, self._alignment, ("hmm",)),
-                Stage("graph", {"language": language, "words": digest(words)}, self._graph, ("lexicon", "hmm")),
-                Stage("summary", {}, self._summary, everything),
-            ],
-        )
+        modelled = {
+            "hmm": hmm, "hours": settings.hmm_hours, "words": trained,
+            "clean": digest([self.clean[name] for name in self.train_splits]),
+        }  # fmt: skip
+        spelled = {"sources": sources, "words": digest([sorted(self._said(self.folders)), sorted(self._trained)])}
+        aligned = {"words": digest(words), "clean": digest(self.clean)}
+        # Held-out transcripts are an input of the alignment and the summary; of nothing that decodes or adapts, except
+        # that the lexicon pronounces their words too.
+        listed = [
+            Stage("corpus", {"version": _VERSION, "heard": digest(heard), "words": digest(words)}, self._corpus),
+            Stage("features", extracted, self._features),
+            Stage("lexicon", spelled, self._lexicon),
+            Stage("hmm", modelled, self._hmm, ("features", "lexicon")),
+            Stage("alignment", aligned, self._alignment, ("hmm",)),
+            Stage("graph", {"language": language, "words": trained}, self._graph, ("lexicon", "hmm")),
+        ]
+        if settings.hmm.adapt:
+            search = {"words": trained, "search": adapting.SEARCH}
+            listed.append(Stage("adapted", search, self._adapted, ("features", "hmm", "graph")))
+        if settings.ivectors:
+            listed.append(Stage("ivectors", asdict(settings.ivectors), self._ivectors, ("features",)))
+        return Stages(self.out, [*listed, Stage("summary", {}, self._summary, tuple(stage.name for stage in listed))])
+
+    def _said(self, names: Iterable[str]) -> set[str]:
+        """List the words in the transcripts of some splits."""
+        return {word for name in names for u in self.utterances[name] for word in u.words}
+
+    @property
+    def _trained(self) -> set[str]:
+        return self._said(self.train_splits)
 
     def _all(self) -> dict[str, list[Copy]]:
         return {
@@ -178,16 +207,19 @@ class _Preparation:
 
     def _lexicon(self) -> Iterable[Path]:
         sources = self.settings.lexicon
-        needed = {word for us in self.utterances.values() for u in us for word in u.words}
+        needed = self._said(self.folders)
         known = read_pronunciations(self.given) if self.given else {}
+        # Held-out words get a pronunciation, to be aligned; but only what was given or trained on can be recognised.
+        recognised = self._trained | (known.keys() if sources.vocabulary == "lexicon" else set())
         if sources.dictionary:
             known |= read_pronunciations(sources.dictionary, only=needed - known.keys())
         phones = {phone for variants in known.values() for variant in variants for phone in variant}
         lexicon = complete(needed, known, _guess(sources.unknown, phones), str(self.given or self.corpus))
-        names = [self.out / name for name in ("lexicon.txt", "phones.txt", "words.txt", "unknown.txt")]
+        names = [self.out / name for name in ("lexicon.txt", "phones.txt", "words.txt", "unknown.txt", VOCABULARY)]
         lexicon.write(names[0])
         lexicon.write_symbols(names[1], names[2])
         write_text(names[3], "".join(f"{word}\n" for word in lexicon.unknown))
+        write_text(names[4], "".join(f"{word}\n" for word in sorted(recognised)))
         return names
 
     def _aligner(self) -> aligning.Aligner:
@@ -207,14 +239,35 @@ class _Preparation:
             return aligner.bring(self.settings.alignments, self.settings.features)
         return aligner.align()
 
+    def _texts(self, training: bool) -> list[tuple[str, ...]]:
+        """List the transcripts of the splits that are trained on, or of the others."""
+        names = [name for name in self.folders if (name in self.train_splits) == training]
+        return [u.words for name in names for u in self.utterances[name]]
+
     def _graph(self) -> Iterable[Path]:
-        texts = {name: [u.words for u in us] for name, us in self.utterances.items()}
-        training = [words for name in self.train_splits for words in texts[name]]
-        held_out = [words for name in texts if name not in self.train_splits for words in texts[name]]
-        return write_graphs(self.out, self.settings.language, training, held_out, self.progress)
+        return write_graphs(self.out, self.settings.language, self._texts(training=True), self.progress)
+
+    def _adapted(self) -> Iterable[Path]:
+        graph = name_of(self.settings.language)
+        return adapting.Adapter(self.out, self._all(), graph, self.jobs, self.progress).run(self.train_splits)
+
+    def _ivectors(self) -> Iterable[Path]:
+        settings = self.settings
+        assert settings.ivectors is not None, "the stage is planned only with settings"
+        maker = VectorMaker(self.out, self._all(), settings.ivectors, settings.features, self.jobs, self.progress)
+        return maker.run(self.train_splits)
 
     def _summary(self) -> Iterable[Path]:
-        write_json(self.out / "summary.json", summarise(self.out, self._all(), self.settings.features))
+        settings = self.settings
+        summary = summarise(self.out, self._all(), settings.features)
+        texts = {name: [u.words for u in us] for name, us in self.utterances.items()}
+        summary["vocabulary"] = vocabulary(self.out, texts, self.train_splits)
+        summary["language"] = measure(
+            self.out, settings.language, self._texts(training=True), self._texts(training=False)
+        )
+        if settings.hmm.adapt:
+            summary["adapted"] = adapting.describe(self.out, self.folders)
+        write_json(self.out / "summary.json", summary)
         return [self.out / "summary.json"]
 
     def _describe(self, plan: Stages) -> None:

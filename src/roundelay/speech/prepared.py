@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.corpora.layout import Utterance
-from roundelay.errors import DataError, suggest
+from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.speech.extraction import Copy, copies
 from roundelay.speech.features import FeatureSettings
 from roundelay.speech.files import read_json, write_text
+from roundelay.speech.inputs import Combined
 from roundelay.speech.lexicon import Lexicon
 from roundelay.speech.store import Store
 from roundelay.speech.tree import Tree
 
 DESCRIPTION = "prepared.json"
+KINDS = ("plain", "adapted")
 
 
 class Prepared:
@@ -35,11 +37,14 @@ class Prepared:
           picture.svg                         an utterance with waveform, features and alignment
           utterances/SPLIT.jsonl              speaker, words and audio of each utterance
           lexicon.txt  phones.txt  words.txt  unknown.txt
+          vocabulary.txt                      the words that the graphs can recognise
           features/SPLIT/                     a store of (frames, features)
           hmm/                                the acoustic model that aligned
           tree.safetensors                    senones by phone and context
           alignments/SPLIT/{senones,phones,words}/   stores: senones by frame; rows (id, first frame, end)
           graphs/NAME.fst  G.arpa             from senones to words
+          adapted/SPLIT/                      with --adapt: a store of features adapted to the speaker
+          ivectors/SPLIT/                     with --ivectors: a store of one vector an utterance
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -64,6 +69,11 @@ class Prepared:
         return Lexicon(Lexicon.read(self.folder / "lexicon.txt").pronunciations, unknown=tuple(unknown))
 
     @functools.cached_property
+    def vocabulary(self) -> list[str]:
+        """List the words that can be recognised; the lexicon also has those that only held-out transcripts have."""
+        return (self.folder / "vocabulary.txt").read_text(encoding="utf-8").split()
+
+    @functools.cached_property
     def tree(self) -> Tree:
         """Read the tree of tied states."""
         return Tree.load(self.folder / "tree.safetensors")
@@ -82,9 +92,26 @@ class Prepared:
             raise DataError(f"{self.folder}: unknown split {suggest(split, self.splits)}")
         return split
 
-    def features(self, split: str) -> Store:
-        """Open the features of a split: arrays (T, F), normalised."""
-        return self._store("features", self._known(split))
+    def _made(self, stage: str, option: str) -> str:
+        """Refuse what these data were prepared without, even where an older preparation left files of it."""
+        if stage not in self.description["stages"]:
+            raise DataError(f"{self.folder}: no {stage} there; prepare the data with {option}")
+        return stage
+
+    def features(self, split: str, kind: str = "plain") -> Store:
+        """Open the features of a split, arrays (T, F): ``plain`` as extracted and normalised, or ``adapted``."""
+        if kind not in KINDS:
+            raise SettingsError(f"unknown kind of features {suggest(kind, KINDS)}")
+        folder = "features" if kind == "plain" else self._made("adapted", "--adapt")
+        return self._store(folder, self._known(split))
+
+    def ivectors(self, split: str) -> Store:
+        """Open the speaker vectors of a split: arrays (1, R) by utterance."""
+        return self._store(self._made("ivectors", "--ivectors"), self._known(split))
+
+    def inputs(self, split: str, kinds: Sequence[str] = ("plain",), *, ivectors: bool = False) -> Combined:
+        """Put kinds of features side by side, and the speaker's vector after them if wanted; for minibatches."""
+        return Combined([self.features(split, kind) for kind in kinds], self.ivectors(split) if ivectors else None)
 
     def alignments(self, split: str) -> Store:
         """Open the senones of a split: arrays (T,); utterances that could not be aligned are not in it."""

@@ -130,6 +130,19 @@ class Store(Mapping[str, Array]):
             self._maps[number] = mapped
         return mapped
 
+    def gather(self, numbers: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Array:
+        """Copy the rows at ``times`` (B, K) of utterances (B), by position; times beyond an end mean the end."""
+        rows = np.minimum(np.maximum(times, 0), self.lengths[numbers, None] - 1) + self.starts[numbers, None]
+        result = np.empty(rows.shape if self.dim == 0 else (*rows.shape, self.dim), self.dtype)
+        shards = self.shards[numbers]
+        for shard in np.unique(shards):
+            here = np.flatnonzero(shards == shard)
+            if len(here) == len(rows):
+                np.take(self.shard(int(shard)), rows, axis=0, out=result, mode="clip")
+            else:
+                result[here] = self.shard(int(shard))[rows[here]]
+        return result
+
     def _note(self, rows: int) -> None:
         """Count rows that are about to be read, and let go of their pages after every 64 MB."""
         self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)

@@ -13,7 +13,7 @@ from roundelay.errors import DataError
 from roundelay.speech.extraction import SOUNDS, Copy, read_samples
 from roundelay.speech.features import FeatureSettings
 from roundelay.speech.files import read_json, write_text
-from roundelay.speech.language import GRAPHS, SIZES
+from roundelay.speech.language import read_vocabulary
 from roundelay.speech.lexicon import Lexicon
 from roundelay.speech.picture import Picture, Span, draw
 from roundelay.speech.prepared import Prepared, open_prepared
@@ -32,7 +32,25 @@ def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: Featu
         "phone_durations": phone_durations(
             (Store(folder / "alignments" / name / "phones") for name in items), lexicon, settings.frame_shift_seconds
         ),
-        "language": read_json(folder / GRAPHS / SIZES),
+    }
+
+
+def vocabulary(folder: Path, texts: Mapping[str, Sequence[Sequence[str]]], train_splits: Sequence[str]) -> Any:
+    """Compare what can be recognised with what is said in training and elsewhere."""
+    words = set(read_vocabulary(folder))
+    said = {name: [word for sentence in sentences for word in sentence] for name, sentences in texts.items()}
+    trained = {word for name in train_splits for word in said[name]}
+    outside = {name: [word for word in some if word not in words] for name, some in said.items()}
+    return {
+        "words": len(words),
+        "not_in_training": len(words - trained),
+        # Whoever made it knew what is said in the held-out splits, and nothing else.
+        "just_the_transcripts": bool(words - trained) and words <= {word for some in said.values() for word in some},
+        "unrecognisable": {
+            name: {"words": sorted(set(outside[name])), "tokens": len(outside[name]), "of": len(said[name])}
+            for name in texts
+            if name not in train_splits
+        },
     }
 
 
@@ -94,7 +112,10 @@ def check(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _check_split(data: Prepared, split: str) -> list[str]:
     features, senones = data.features(split), data.alignments(split)
-    for store in (features, senones, data.phones(split), data.words(split)):
+    made = data.description["stages"]
+    more = [data.features(split, "adapted")] if "adapted" in made else []
+    more += [data.ivectors(split)] if "ivectors" in made else []
+    for store in (features, senones, data.phones(split), data.words(split), *more):
         store.verify()
     problems = [
         f"{split}: {name} has values that are not finite" for name in features if not np.isfinite(features[name]).all()
@@ -124,11 +145,25 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     result.append(f"lexicon    {lexicon['words']} words, {lexicon['phones']} phones, {summary['senones']} senones")
     if lexicon["unknown"]:
         result.append(f"  {len(lexicon['unknown'])} pronunciations were guessed: {_some(lexicon['unknown'])}")
+    result += _vocabulary_lines(summary["vocabulary"])
+    for name, part in summary.get("adapted", {}).items():
+        result.append(f"adapted    {name}: {part['with_matrix']} of {part['speakers']} speakers have a matrix")
     where = "held-out text" if language["held_out"] else "training text"
     for name, size in language["graphs"].items():
         measured = language["perplexity"].get(name)
         suffix = f", perplexity {measured['perplexity']:.1f} on {where}" if measured else ""
         result.append(f"graph      {name}: {size['states']} states, {size['arcs']} arcs{suffix}")
+    return result
+
+
+def _vocabulary_lines(found: Mapping[str, Any]) -> list[str]:
+    result = [f"vocabulary {found['words']} words, {found['not_in_training']} of them never said in training"]
+    if found["just_the_transcripts"]:
+        result.append("  it has the words of all transcripts and no other: --vocabulary train leaves held-out ones out")
+    for name, part in found["unrecognisable"].items():
+        shown = f": {_some(part['words'])}" if part["words"] else ""
+        counted = f"{len(part['words'])} words ({part['tokens']} of {part['of']} said)"
+        result.append(f"  {name}: {counted} cannot be recognised{shown}")
     return result
 
 
