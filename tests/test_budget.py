@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from roundelay.budget import Budget, Claims, Stretch, left_over
+from roundelay.budget import Budget, Claims, left_over
 from roundelay.errors import SettingsError
 
 
@@ -79,8 +79,10 @@ def test_the_run_is_cut_at_epochs_evaluations_and_the_warm_up() -> None:
 
 
 def test_left_over() -> None:
-    assert left_over(Stretch(3, 9, warmup=False, evaluate=False), [[3, 5], [8], [12]]) == [(4, 5), (6, 8)]
-    assert left_over(Stretch(0, 10**9, warmup=False, evaluate=False), []) == [(0, 10**9)]
+    assert left_over([(3, 9)], [[3, 5], [8], [12]]) == [(4, 5), (6, 8)]
+    assert left_over([(4, 5), (6, 8)], [[6], [3]]) == [(4, 5), (7, 8)]
+    assert left_over([(0, 10**9)], []) == [(0, 10**9)]
+    assert left_over([], [[1]]) == []
 
 
 @pytest.mark.parametrize("settings", [{"total": 0}, {"per_epoch": 0}, {"evaluate_every": 0}])

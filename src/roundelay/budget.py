@@ -113,8 +113,11 @@ class Claims:
         return self.round * len(self.group)
 
 
-def left_over(stretch: Stretch, trained: Iterable[Iterable[int]]) -> list[tuple[int, int]]:
-    """Return the minibatches of ``stretch`` that nobody has trained, as ranges from one to before another."""
-    done = sorted({number for numbers in trained for number in numbers if stretch.begin <= number < stretch.end})
-    edges = [stretch.begin - 1, *done, stretch.end]
-    return [(a + 1, b) for a, b in pairwise(edges) if a + 1 < b]
+def left_over(ranges: Iterable[tuple[int, int]], trained: Iterable[Iterable[int]]) -> list[tuple[int, int]]:
+    """Return what nobody has trained of the minibatches in ``ranges``, each from one number to before another."""
+    done = sorted({number for numbers in trained for number in numbers})
+    left = []
+    for begin, end in ranges:
+        edges = [begin - 1, *(number for number in done if begin <= number < end), end]
+        left += [(a + 1, b) for a, b in pairwise(edges) if a + 1 < b]
+    return left

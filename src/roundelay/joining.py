@@ -171,6 +171,7 @@ class Joined:
         first = training.stretches[-1].end
         training.stretches.append(Stretch(first, first + minibatches, warmup=False, evaluate=False))
         training.stretch = len(training.stretches) - 1
+        training.offer([(first, first + minibatches)])
         training.claim_from(range(first, first + minibatches))
         return first
 

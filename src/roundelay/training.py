@@ -54,6 +54,7 @@ class Training:
         self.acting: Strategy = self.warming
         self.stretches = budget.stretches()
         self.stretch = 0  # the number of the one we are in
+        self._left = [(self.stretches[0].begin, self.stretches[0].end)]  # of it, when this membership began
         self.epoch = -1  # of the membership
         self.holds = False  # whether our weights are the model's, or just what the module began with
         self.scores: Scores = {}
@@ -86,7 +87,14 @@ class Training:
 
     async def assemble(self) -> None:
         """Agree on who is here and what is left, and start from the mean of those who hold the model."""
-        me, report = self.me, {"holds": self.holds, "stretch": self.stretch, "trained": self.ledger.trained}
+        me = self.me
+        report = {
+            "holds": self.holds,
+            "epoch": self.epoch,
+            "stretch": self.stretch,
+            "left": self._left,
+            "trained": self.ledger.trained,
+        }
         view = await self.runtime.assemble(me, report, self._resolve)
         servers = self.strategy.servers
         if view.size <= servers:
@@ -98,22 +106,24 @@ class Training:
         me.serves = view.rank < servers
         me.number = view.rank - (0 if me.serves else servers)
         self.world, self.learners = watch(self.ledger.watch(me.comm), self.order), view.size - servers
-        self.stretch, self.epoch = view.plan["stretch"], view.epoch
-        await self._merge(view)
+        await self._merge(view)  # until it is done, what was left before is what is left
         newcomer, self.holds = not self.holds, True
+        self.stretch, self.epoch = view.plan["stretch"], view.epoch
+        self.offer(view.plan["left"])
         await self._begin_strategy(view.plan["holders"][0] if view.epoch else None, newcomer=newcomer)
-        left = [range(begin, end) for begin, end in view.plan["left"]]
+        left = [range(begin, end) for begin, end in self._left]
         self.claim_from(left[0] if len(left) == 1 else list(itertools.chain.from_iterable(left)))
 
     def _resolve(self, reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
-        """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model."""
+        """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model.
+
+        The furthest and, there, the latest to have merged know what was left then; what was trained before is not.
+        """
         holders = [rank for rank, report in enumerate(reports) if report["holds"]] or [0]
-        stretch = max(reports[rank]["stretch"] for rank in holders)
-        left: list[tuple[int, int]] = []
-        if stretch < len(self.stretches):
-            done = [report["trained"] for report in reports if report["stretch"] == stretch]
-            left = left_over(self.stretches[stretch], [*done, safe])
-        return {"stretch": stretch, "left": left, "holders": holders}
+        latest = max((reports[rank]["stretch"], reports[rank]["epoch"]) for rank in holders)
+        same = [report for report in reports if (report["stretch"], report["epoch"]) == latest]
+        left = left_over(same[0]["left"], [*(report["trained"] for report in same), safe])
+        return {"stretch": latest[0], "left": left, "holders": holders}
 
     async def _merge(self, view: View) -> None:
         holders = view.plan["holders"]
@@ -145,10 +155,14 @@ class Training:
         if self.acting.answers:
             self.runtime.open(me, self.acting if self.order is None else self.order.serving(self.acting))
 
+    def offer(self, left: list[tuple[int, int]]) -> None:
+        """Begin with these minibatches of a stretch, none of them trained."""
+        self._left = left
+        self.ledger.begin()
+
     def claim_from(self, left: Sequence[int]) -> None:
         """Hand out these minibatches from now on."""
         servers, groups = self.strategy.servers, self.acting.pace(self.learners)
-        self.ledger.begin()
         if self.me.serves and self.stretch < len(self.stretches):
             self.me.at(self.stretches[self.stretch].end - len(left))
         self.claims = Claims(left, groups, 0 if self.me.serves else self.me.number, self.budget)
@@ -233,8 +247,10 @@ class Training:
         self.stretch = len(self.stretches) if stop else self.stretch + 1
         if stretch.warmup and self.strategy.servers:  # which took no part in it
             await self.world.broadcast(self.me.weights, root=self.strategy.servers)
+        self.offer([])
         if self.stretch < len(self.stretches):
             now = self.stretches[self.stretch]
+            self.offer([(now.begin, now.end)])
             if stretch.warmup and not now.warmup:
                 await self._begin_strategy()
             self.claim_from(range(now.begin, now.end))
