@@ -189,17 +189,11 @@ class Joined:
         me.frames = frames
         if self._seed is not None:
             seed_minibatch(self._seed, 0, claim.number or 0)
-        with self._runtime.computing(me) as guard:
-
-            def ready(part: slice) -> None:
-                with guard():
-                    gradient.ready(part)
-
-            finish = me.announce(gradient.parts, ready) if gradient.parts else None
+        with self._runtime.computing(me):
             yield
             me.collect()
-            if finish is not None:
-                finish()
+        for part in gradient.parts:  # only now: there may have been several backward passes
+            gradient.ready(part)
         self._end(claim)
 
     def _idle(self, claim: Claim) -> None:

@@ -89,13 +89,33 @@ class Learner:
         self._parameters = [place for place in self.places if place.part.start < self.tail]
         self._buffers = [place for place in self.places if place.part.start >= self.tail]
         self._narrow = [place for place in self.places if place.narrow is not None]
-        self.seen, self.weights, self.grad = blank, blank.clone(), torch.zeros_like(blank)
+        self.seen, self.weights, self._grad = blank, blank.clone(), torch.zeros_like(blank)
+        self._gathered = False  # whether the parameters' gradients are in ``_grad``, or still where autograd put them
         for place in self.places:
             place.view(self.seen).copy_(place.tensor.detach())
         self.weights.copy_(self.seen)
         self._before = self.seen[self.tail :].clone()
-        self._point(self.seen, self.grad)
+        self._point(self.seen, self._grad)
         self._point_buffers()
+
+    @property
+    def grad(self) -> Tensor:
+        """The flat gradient; the parameters' ``.grad`` are views into it from the moment that anyone asks for it."""
+        if not self._gathered:
+            self._gathered = True
+            for place in self._parameters:
+                self._gather(place)
+        return self._grad
+
+    def _gather(self, place: Place) -> None:
+        """Bring a parameter's gradient to its place in the vector."""
+        own, mine = place.tensor.grad, place.view(self._grad)
+        if own is None:
+            mine.zero_()
+        elif own.data_ptr() != mine.data_ptr():
+            mine.copy_(own)
+        if place.narrow is None:
+            place.tensor.grad = mine
 
     @property
     def weight(self) -> float:
@@ -117,21 +137,21 @@ class Learner:
             place.tensor.data.copy_(place.view(self.seen))
         if self._buffers:
             self._before.copy_(self.seen[self.tail :])
-        self.grad.zero_()
+        self._gathered = False
         for place in self._parameters:
-            place.tensor.grad = None if place.narrow is not None else place.view(self.grad)
+            place.tensor.grad = None  # autograd then hands over its own tensor, and adds to nothing
 
     def collect(self) -> None:
-        """After the backward pass: see that ``grad`` holds all of it, the buffers' change too."""
-        for place in self._parameters:
-            own, mine = place.tensor.grad, place.view(self.grad)
-            if own is not None and own.data_ptr() != mine.data_ptr():
-                mine.copy_(own)  # of a narrower type, or put in the view's place by zero_grad(set_to_none=True)
+        """After the backward pass: see that ``grad`` will hold all of it, the buffers' change too."""
+        if self._gathered:  # before the backward pass; zero_grad(set_to_none=True) may have undone it since
+            for place in self._parameters:
+                if place.tensor.grad is not None:
+                    self._gather(place)
         if self._buffers:
             for place in self._buffers:
                 if place.tensor.data_ptr() != place.view(self.seen).data_ptr():
                     place.view(self.seen).copy_(place.tensor)
-            torch.sub(self.seen[self.tail :], self._before, out=self.grad[self.tail :])
+            torch.sub(self.seen[self.tail :], self._before, out=self._grad[self.tail :])
             self.seen[self.tail :].copy_(self._before)
 
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
@@ -143,17 +163,28 @@ class Learner:
         if grad is None:
             if not self.frames:
                 return
-            grad = self.grad
+            grad = self._grad if self._can_stay() else self.grad
         before = self._sum() if self.debug else 0.0
-        self.clip_(grad)
-        self._point(self.weights, grad, part)
-        self.step_optimizer()
-        self._point(self.seen, self.grad)
+        if grad is self._grad and not self._gathered:
+            self._point_data(self.weights)
+            self.step_optimizer()
+            self._point_data(self.seen)
+        else:
+            self.clip_(grad)
+            self._point(self.weights, grad, part)
+            self.step_optimizer()
+            self._point(self.seen, self._grad)
         if self._buffers:
             inside = slice(max(self.tail, part.start), max(self.tail, part.stop)) if part else slice(self.tail, None)
             self.weights[inside].add_(grad[inside])
         if self.debug:
             self.moved += self._sum() - before
+
+    def _can_stay(self) -> bool:
+        """Tell whether the optimizer can step along the gradients where autograd put them, which saves a copy."""
+        if self._gathered or self._narrow or self.clip is not None:
+            return False
+        return all(place.tensor.grad is not None for place in self._parameters)
 
     def clip_(self, grad: Tensor) -> None:
         """Scale the parameters' part of ``grad`` down to norm ``clip``, where that is set."""
@@ -209,7 +240,7 @@ class Learner:
         scratch = self.weights.clone()
         self._point(scratch, torch.zeros_like(scratch))
         self.step_optimizer()
-        self._point(self.seen, self.grad)
+        self._point(self.seen, self._grad)
         for moment in self._moments():  # none at all of SGD without momentum
             moment.zero_()
 
@@ -224,7 +255,7 @@ class Learner:
         one = one and not self._narrow
         if one != (self.seen is self.weights):
             self.seen = self.weights if one else self.weights.clone()
-            self._point(self.seen, self.grad)
+            self._point_data(self.seen)
             self._point_buffers()
 
     def load(self, vector: Tensor) -> None:
@@ -257,10 +288,12 @@ class Learner:
         Return what must be called after `collect`: it tells of the parts that are left, and takes the hooks away.
         """
         waiting = [sum(part.start <= p.part.start < part.stop for p in self._parameters) for part in parts]
-        told = 0
+        told, late = 0, {place.name: place for place in self._parameters}
+        self._gathered = True
 
         def final(place: Place) -> None:
             nonlocal told
+            self._gather(late.pop(place.name))
             waiting[next(k for k, part in enumerate(parts) if part.start <= place.part.start < part.stop)] -= 1
             while told < len(parts) and waiting[told] == 0 and parts[told].start < self.tail:
                 told += 1
@@ -274,10 +307,21 @@ class Learner:
         def finish() -> None:
             for handle in handles:
                 handle.remove()
+            for place in late.values():  # which got no gradient
+                self._gather(place)
             for part in parts[told:]:
                 call(part)
 
         return finish
+
+    def _point_data(self, weights: Tensor) -> None:
+        """Point the parameters at ``weights``, and leave their gradients alone."""
+        if self.seen is self.weights and self._parameters[0].tensor.data_ptr() == weights.data_ptr():
+            return
+        for place in self._parameters:
+            place.tensor.data = (
+                place.narrow if weights is self.seen and place.narrow is not None else place.view(weights)
+            )
 
     def _point(self, weights: Tensor, grad: Tensor, part: slice | None = None) -> None:
         """Point the parameters at ``weights`` and their gradients at ``grad``, those outside ``part`` at none."""

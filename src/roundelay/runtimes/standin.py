@@ -94,12 +94,17 @@ class StandInLearner(Learner):
     def __init__(self, parameters: int, layers: int = 8) -> None:
         self.comm: Communicator
         vector = cast("Tensor", StandIn(parameters))
-        self.weights = self.seen = self.grad = vector
+        self.weights = self.seen = vector
         self.nominal_frames, self.frames, self.minibatch, self.number = 1, 0, 0, 0
         self.factor, self.moved, self.serves, self.debug = 1.0, 0.0, False, False
         self.optimizer, self.clip = None, None
         self.figures, self.keepers, self.places, self.constants = [], {}, [], []
         self.tail, self._layers = parameters, layers
+
+    @property
+    def grad(self) -> Tensor:
+        """Stand in for the gradient as for all vectors."""
+        return self.weights
 
     def look(self) -> None:
         """Take no snapshot."""

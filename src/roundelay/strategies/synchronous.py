@@ -53,12 +53,14 @@ class Synchronous(Strategy):
         self.averaging.append(me.comm.mean(me.grad[part], weight=me.weight))
 
     async def step(self, me: Learner) -> None:
-        if self.compression is not None and me.comm.size > 1:
+        if me.comm.size == 1:
+            return me.descend()
+        if self.compression is not None:
             self.residual, self.factors = await self.compression.mean(me, self.residual, self.factors)
         else:
             for part in self.averaging or [me.comm.mean(me.grad, weight=me.weight)]:
                 await part
-        me.descend(me.grad)
+        return me.descend(me.grad)
 
     async def consensus(self, me: Learner) -> Tensor:
         return me.weights.clone()
