@@ -260,6 +260,7 @@ def test_given_words_are_recognised_and_others_only_aligned(open_corpus: Path, t
     assert outcome.summary["vocabulary"]["unrecognisable"]["dev"]["words"] == []
     train = replace(tones.SETTINGS, lexicon=LexiconSettings(vocabulary="train"))
     outcome = prepare(open_corpus, out, train)
+    assert outcome.done == ["graph", "summary"]
     assert recognisable(outcome.data, "bigram") == recognisable(outcome.data, "flat") == said
     assert outcome.data.vocabulary == sorted(said)
     assert outcome.summary["splits"]["dev"]["aligned"] == 4

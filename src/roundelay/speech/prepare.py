@@ -142,8 +142,9 @@ class _Preparation:
         trained = digest({name: words[name] for name in self.train_splits})
         heard = {name: [_heard(u) for u in us] for name, us in self.utterances.items()}
         hmm = {"alignments": _identity(settings.alignments)} if settings.alignments else asdict(settings.hmm)
-        sources = asdict(settings.lexicon) | {
-            "lexicon": _identity(self.given), "dictionary": _identity(settings.lexicon.dictionary)
+        sources = {
+            "lexicon": _identity(self.given), "dictionary": _identity(settings.lexicon.dictionary),
+            "unknown": settings.lexicon.unknown,
         }  # fmt: skip
         language = asdict(settings.language) | {"arpa": _identity(settings.language.arpa)}
         extracted = {
@@ -155,7 +156,8 @@ class _Preparation:
             "hmm": hmm, "hours": settings.hmm_hours, "words": trained,
             "clean": digest([self.clean[name] for name in self.train_splits]),
         }  # fmt: skip
-        spelled = {"sources": sources, "words": digest([sorted(self._said(self.folders)), sorted(self._trained)])}
+        spelled = {"sources": sources, "words": digest(sorted(self._said(self.folders)))}
+        decoded = {"language": language, "vocabulary": settings.lexicon.vocabulary, "words": trained}
         aligned = {"words": digest(words), "clean": digest(self.clean)}
         # Held-out transcripts are an input of the alignment and the summary; of nothing that decodes or adapts, except
         # that the lexicon pronounces their words too.
@@ -165,7 +167,7 @@ class _Preparation:
             Stage("lexicon", spelled, self._lexicon),
             Stage("hmm", modelled, self._hmm, ("features", "lexicon")),
             Stage("alignment", aligned, self._alignment, ("hmm",)),
-            Stage("graph", {"language": language, "words": trained}, self._graph, ("lexicon", "hmm")),
+            Stage("graph", decoded, self._graph, ("lexicon", "hmm")),
         ]
         if settings.hmm.adapt:
             search = {"words": trained, "search": adapting.SEARCH}
@@ -177,10 +179,6 @@ class _Preparation:
     def _said(self, names: Iterable[str]) -> set[str]:
         """List the words in the transcripts of some splits."""
         return {word for name in names for u in self.utterances[name] for word in u.words}
-
-    @property
-    def _trained(self) -> set[str]:
-        return self._said(self.train_splits)
 
     def _all(self) -> dict[str, list[Copy]]:
         return {
@@ -209,17 +207,14 @@ class _Preparation:
         sources = self.settings.lexicon
         needed = self._said(self.folders)
         known = read_pronunciations(self.given) if self.given else {}
-        # Held-out words get a pronunciation, to be aligned; but only what was given or trained on can be recognised.
-        recognised = self._trained | (known.keys() if sources.vocabulary == "lexicon" else set())
         if sources.dictionary:
             known |= read_pronunciations(sources.dictionary, only=needed - known.keys())
         phones = {phone for variants in known.values() for variant in variants for phone in variant}
         lexicon = complete(needed, known, _guess(sources.unknown, phones), str(self.given or self.corpus))
-        names = [self.out / name for name in ("lexicon.txt", "phones.txt", "words.txt", "unknown.txt", VOCABULARY)]
+        names = [self.out / name for name in ("lexicon.txt", "phones.txt", "words.txt", "unknown.txt")]
         lexicon.write(names[0])
         lexicon.write_symbols(names[1], names[2])
         write_text(names[3], "".join(f"{word}\n" for word in lexicon.unknown))
-        write_text(names[4], "".join(f"{word}\n" for word in sorted(recognised)))
         return names
 
     def _aligner(self) -> aligning.Aligner:
@@ -245,7 +240,14 @@ class _Preparation:
         return [u.words for name in names for u in self.utterances[name]]
 
     def _graph(self) -> Iterable[Path]:
-        return write_graphs(self.out, self.settings.language, self._texts(training=True), self.progress)
+        # Held-out words have a pronunciation, to be aligned; but only what was given or trained on can be recognised.
+        words = self._said(self.train_splits)
+        if self.given and self.settings.lexicon.vocabulary == "lexicon":
+            words |= read_pronunciations(self.given).keys()
+        write_text(self.out / VOCABULARY, "".join(f"{word}\n" for word in sorted(words)))
+        return self.out / VOCABULARY, *write_graphs(
+            self.out, self.settings.language, self._texts(training=True), self.progress
+        )
 
     def _adapted(self) -> Iterable[Path]:
         graph = name_of(self.settings.language)
