@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,7 +26,7 @@ from roundelay.runtimes.local import LocalRuntime
 from roundelay.sharing import Own, Pool, is_own, pool_of
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task, seed_minibatch
-from roundelay.training import Training
+from roundelay.training import Gradient, Training
 
 __all__ = ["Joined", "join"]
 
@@ -122,44 +122,42 @@ class Joined:
         learner its own (a DistributedSampler, an IterableDataset, any plain iterable, or ``own=True``), each trains
         all of its own, and uneven numbers do no harm.  A server is handed nothing: it serves until all have finished.
         """
-        handed = self._own(Own(loader)) if (is_own(loader) if own is None else own) else self._common(loader)
         self._meet()
-        self._unmet = True  # also if the loop is left early: then we meet before whatever comes next
+        handed = self._own(Own(loader)) if (is_own(loader) if own is None else own) else self._common(loader)
         for claim, batch in handed:
             self._claim = claim
             yield batch
             if self._claim is not None:
                 raise SettingsError("a minibatch was handed out and not trained: use 'with learner.minibatch():'")
-        self._meet()
-
-    def _meet(self) -> None:
-        if self._unmet:
-            self._runtime.run(self._training.meet())
-            self._unmet = False
 
     def _common(self, loader: Iterable[B]) -> Iterator[tuple[Claim, B]]:
         pool: Pool[B] = self._runtime.run(pool_of(self._training.world, loader))
         first = self._open(len(pool))
-        while not self.serves and (claim := self._guarded(self._training.claim)) is not None:
-            if claim.number is None:
+        while not self._over:
+            epoch = self._training.epoch
+            claim = None if self.serves else self._guarded(self._training.claim())
+            if epoch != self._training.epoch:
+                continue  # somebody was lost: claim anew
+            if claim is None:
+                self._meet()  # after a loss there may be more
+            elif claim.number is None:
                 self._idle(claim)
             else:
                 yield claim, pool[claim.number - first]
 
     def _own(self, own: Own[B]) -> Iterator[tuple[Claim, B]]:
-        first, training = self._open(0), self._training
-        groups = training.acting.pace(training.learners)
-        servers = training.strategy.servers
-        partition = [[server] for server in range(servers)] + [[servers + k for k in group] for group in groups]
-        group = training.world.split(partition)
-        rounds = 0
-        while not self.serves:
-            flag = torch.tensor([float(own.more)])
-            together = self._runtime.run(_any(group, flag)) if group.size > 1 else own.more
-            if not together:
-                return
-            position = first + rounds * group.size
-            rounds += 1
+        first, training, rounds = self._open(0), self._training, 0
+        epoch, group = -1, training.world
+        while not self._over:
+            if epoch != training.epoch:
+                epoch, group = training.epoch, training.world.split(training.partition())
+            if self.serves or not (self._guarded(_any(group, own.more)) if group.size > 1 else own.more):
+                if epoch == training.epoch:
+                    self._meet()
+                continue
+            if epoch != training.epoch:
+                continue
+            position, rounds = first + rounds * group.size, rounds + 1
             if own.more:
                 yield Claim(position + group.rank, position), own.take()
             else:
@@ -173,7 +171,20 @@ class Joined:
         training.stretch = len(training.stretches) - 1
         training.offer([(first, first + minibatches)])
         training.claim_from(range(first, first + minibatches))
+        self._unmet = True  # also if the loop is left early: then we meet before whatever comes next
         return first
+
+    @property
+    def _over(self) -> bool:
+        """Whether all have met at the end of this stretch."""
+        return not self._unmet
+
+    def _meet(self) -> None:
+        """Meet all others at the end of a stretch, unless some of it is left because somebody was lost."""
+        if self._unmet:
+            stretch = self._training.stretch
+            self._guarded(self._training.meet())
+            self._unmet = self._training.stretch == stretch
 
     @contextlib.contextmanager
     def minibatch(self, frames: int = 1) -> Iterator[None]:
@@ -184,38 +195,45 @@ class Joined:
         claim, self._claim = self._claim, None
         if claim is None:
             raise SettingsError("'with learner.minibatch():' belongs inside 'for batch in learner.share(loader):'")
-        training, me = self._training, self._me
-        gradient = training.begin(claim)
-        me.frames = frames
+        gradient = self._guarded(self._begin(claim))
+        self._me.frames = frames
         if self._seed is not None:
             seed_minibatch(self._seed, 0, claim.number or 0)
-        with self._runtime.computing(me):
+        with self._runtime.computing(self._me):
             yield
-            me.collect()
-        for part in gradient.parts:  # only now: there may have been several backward passes
-            gradient.ready(part)
-        self._end(claim)
+            self._me.collect()
+        if gradient is not None:  # else somebody was lost just then, and this minibatch is handed out again
+            self._guarded(self._end(claim, gradient))
 
     def _idle(self, claim: Claim) -> None:
-        gradient = self._training.begin(claim)
-        for part in gradient.parts:
+        gradient = self._guarded(self._begin(claim))
+        if gradient is not None:
+            self._guarded(self._end(claim, gradient))
+
+    async def _begin(self, claim: Claim) -> Gradient:
+        return self._training.begin(claim)
+
+    async def _end(self, claim: Claim, gradient: Gradient) -> None:
+        for part in gradient.parts:  # only now: there may have been several backward passes
             gradient.ready(part)
-        self._end(claim)
+        await self._training.end(claim, math.nan)
 
-    def _end(self, claim: Claim) -> None:
-        self._guarded(lambda: self._training.end(claim, math.nan))
-
-    def _guarded(self, work: Any) -> Any:
-        """Run a coroutine; if a learner is lost meanwhile, go on with those who are left.
+    def _guarded(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run a coroutine; if a learner is lost meanwhile, go on with those who are left, and return nothing.
 
         What was undone is among the minibatches left, and is handed out again.
         """
         try:
-            return self._runtime.run(work())
+            return self._runtime.run(work)
         except LearnerLost as lost:
-            self._training.undo(lost)
-            self._runtime.run(self._training.assemble())
-            return self._runtime.run(self._training.claim()) if work == self._training.claim else None
+            while True:
+                self._training.undo(lost)
+                try:
+                    self._runtime.run(self._training.assemble())
+                except LearnerLost as another:
+                    lost = another
+                else:
+                    return None
 
     # -- the consensus ------------------------------------------------------------------------------------------
 
@@ -243,12 +261,12 @@ class Joined:
                 }
                 write_atomically(path, data)
                 write_atomically(path.with_suffix(".json"), json.dumps(about, indent=2).encode() + b"\n")
-        self._runtime.run(_any(self._training.world, torch.ones(1)))
+        self._runtime.run(_any(self._training.world))
 
     def close(self) -> None:
         """Leave the run; every rank must call it, or use the learner in a ``with`` statement."""
         self._meet()
-        self._runtime.run(_any(self._training.world, torch.ones(1)))
+        self._runtime.run(_any(self._training.world))
         self._runtime.run(self._runtime.close(self._me))
 
     def __enter__(self) -> Self:
@@ -261,9 +279,9 @@ class Joined:
             self.close()
 
 
-async def _any(comm: Communicator, flag: Tensor) -> bool:
+async def _any(comm: Communicator, flag: object = True) -> bool:
     """Tell whether anybody's flag is up; also a barrier."""
-    return any(float(other) for other in await comm.gather(flag))
+    return any(float(other) for other in await comm.gather(torch.tensor([float(bool(flag))])))
 
 
 def _silence(optimizer: torch.optim.Optimizer) -> None:

@@ -155,6 +155,12 @@ class Training:
         if self.acting.answers:
             self.runtime.open(me, self.acting if self.order is None else self.order.serving(self.acting))
 
+    def partition(self) -> list[list[int]]:
+        """Return the ranks of those who step together, and each server by itself."""
+        servers = self.strategy.servers
+        together = [[servers + member for member in group] for group in self.acting.pace(self.learners)]
+        return [*([server] for server in range(servers)), *together]
+
     def offer(self, left: list[tuple[int, int]]) -> None:
         """Begin with these minibatches of a stretch, none of them trained."""
         self._left = left
@@ -162,14 +168,13 @@ class Training:
 
     def claim_from(self, left: Sequence[int]) -> None:
         """Hand out these minibatches from now on."""
-        servers, groups = self.strategy.servers, self.acting.pace(self.learners)
+        groups = self.acting.pace(self.learners)
         if self.me.serves and self.stretch < len(self.stretches):
             self.me.at(self.stretches[self.stretch].end - len(left))
         self.claims = Claims(left, groups, 0 if self.me.serves else self.me.number, self.budget)
         self.group: Communicator | None = None
         if self.claims.counted and self.learners > len(groups):
-            ranks = [[servers + member for member in group] for group in groups]
-            self.group = self.world.split([*([server] for server in range(servers)), *ranks])
+            self.group = self.world.split(self.partition())
 
     def undo(self, lost: LearnerLost) -> None:
         """Make it so that the step which could not be finished has not happened."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import join_jobs
 import pytest
 from peer_jobs import entry
 
 from roundelay.runtimes import launch
 from roundelay.runtimes.processes import Options
+from roundelay.strategies import STRATEGIES
 
 pytestmark = pytest.mark.slow
 
@@ -26,3 +28,18 @@ def test_synchronous_equals_ddp(optimizer: str, bucket_bytes: int, tmp_path: Pat
 def test_a_collective_that_overtakes_another_leaves_it_alone(size: int, transport: Literal["shared", "gloo"]) -> None:
     for sizes in ([32, 128], [100, 104]):
         assert launch.run(entry("overlapping"), sizes, size=size, options=Options(transport=transport)) == [[]] * size
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("strategy", ["synchronous", "averaging", "adpsgd", "asgd"])
+def test_a_loop_of_the_users_own_goes_on_after_a_loss(strategy: str, own: bool) -> None:
+    servers = STRATEGIES[strategy]().servers
+    settings = {"strategy": strategy, "victim": servers + 2, "own": own}
+    results = [r for r in launch.run(join_jobs.entry("loop"), settings, size=4 + servers) if r is not None]
+    assert len(results) == 3 + servers
+    assert all(result["weights"] == results[0]["weights"] for result in results)
+    if not own:  # its own minibatches are gone with the victim
+        first, second = ({k for result in results for k in result["epochs"][epoch]} for epoch in range(2))
+        assert len(first) >= 26  # the victim had trained at most three, and what it had not is handed out again
+        assert sorted(k for result in results for k in result["epochs"][1]) == list(range(30))
+        assert second == set(range(30))
