@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,21 @@ def test_bad_input_is_one_line_and_status_2(words: tuple[str, ...], message: str
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes"),
+    [
+        (("--cluster", "experiments/clusters/two-racks.toml", "--on", "simulator", "--learners", "10"), [4, 4, 2]),
+        (("--learners-per-node", "3", "--on", "simulator", "--learners", "6"), 3),
+        (("--set", "strategy.learners_per_node=[1, 3]", "--on", "simulator", "--learners", "4"), [1, 3]),
+    ],
+)
+def test_nodes_of_learners(words: tuple[str, ...], nodes: object, tiny: str, root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = call("train", tiny, "--out", str(out), "--strategy", "hierarchical", *words, *SHORT, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert tomllib.loads((out / "settings.toml").read_text())["strategy"]["learners_per_node"] == nodes
 
 
 def test_a_folder_in_use_is_left_alone(tiny: str, tmp_path: Path) -> None:

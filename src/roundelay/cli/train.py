@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment, assign
 from roundelay.run import RunFolder
 from roundelay.runtime import Runtime
+from roundelay.runtimes.cluster import Cluster
+from roundelay.strategies import STRATEGIES
 
 __all__ = ["command", "learner"]
 
@@ -81,9 +85,28 @@ def _settings(path: Path, options: dict[str, Any]) -> Experiment:
             table["strategy"]["learners_per_node"] = options["learners_per_node"]
     for assignment in options["assignments"]:
         assign(table, assignment)
+    strategy = table.get("strategy", {})
+    if strategy.get("name") == "hierarchical" and "learners_per_node" not in strategy:
+        nodes = _nodes(table, options)
+        if nodes is not None:
+            strategy["learners_per_node"] = nodes
     for learner, factor in _slow(options["slow"], table.get("learners", 1)).items():
         table.setdefault("cluster", {}).setdefault("stragglers", []).append({"learner": learner, "factor": factor})
     return config.build(Experiment, table, str(path))
+
+
+def _nodes(table: dict[str, Any], options: dict[str, Any]) -> int | list[int] | None:
+    """Say how many learners are on each node: by the simulated cluster, the hosts, or what torchrun says."""
+    learners = table.get("learners", 1)
+    if options["on"] == "simulator":
+        cluster = config.build(Cluster, table.get("cluster", {}), "cluster")
+        return cluster.node_sizes(learners) if cluster.nodes > 1 or cluster.learners_per_node else None
+    if options["hosts"] > 1:
+        servers = config.build_named(STRATEGIES, table["strategy"], "strategy").servers
+        edges = [max(0, (learners + servers) * k // options["hosts"] - servers) for k in range(options["hosts"] + 1)]
+        return [b - a for a, b in itertools.pairwise(edges) if b > a]
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(local) if local.isdecimal() and int(local) else None
 
 
 def _slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
