@@ -68,6 +68,13 @@ class RunFolder:
         write_atomically(self.settings, config.dump(settings).encode())
         write_atomically(self.path / "run.json", json.dumps(about | versions(), indent=2).encode() + b"\n")
 
+    def discard(self) -> None:
+        """Take back what `create` has written, if nothing was added since: the run has not begun."""
+        if {path.name for path in self.path.iterdir()} <= {self.settings.name, "run.json", "record.jsonl"}:
+            for path in self.path.iterdir():
+                path.unlink()
+            self.path.rmdir()
+
     def save_model(self, module: nn.Module, about: dict[str, Any]) -> None:
         """Write the model and its description, each whole or not at all."""
         tensors = {name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}

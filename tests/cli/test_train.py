@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -105,6 +106,18 @@ def test_nodes_of_learners(words: tuple[str, ...], nodes: object, tiny: str, roo
     done = call("train", tiny, "--out", str(out), "--strategy", "hierarchical", *words, *SHORT, cwd=root)
     assert done.returncode == 0, done.stderr
     assert tomllib.loads((out / "settings.toml").read_text())["strategy"]["learners_per_node"] == nodes
+
+
+def test_a_port_in_use(tiny: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ("--rendezvous", where, "--hosts", "2", "--learners", "2")
+        done = call("train", tiny, "--out", str(tmp_path / "run"), *words)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"roundelay: rendezvous {where}: the port is in use; choose another"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_in_use_is_left_alone(tiny: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # learners are started without pytest's path
 
 from roundelay.learner import Learner
+from roundelay.strategies import STRATEGIES
 from roundelay.strategies.synchronous import Synchronous
 from support import adamw, sgd, tiny_job
 
@@ -45,6 +46,13 @@ def beside_ddp(runtime: Any, settings: dict[str, Any]) -> float:
     theirs = [parameter.detach() for parameter in module.parameters()]
     largest = max(float(tensor.abs().max()) for tensor in theirs)
     return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) / largest
+
+
+def train_tiny(runtime: Any, strategy: str) -> list[float]:
+    """Train 200 minibatches; return the consensus."""
+    job = tiny_job(STRATEGIES[strategy](), minibatches=200, optimizer=OPTIMIZERS["sgd"])
+    consensus: list[float] = runtime.run(job.training(runtime).run()).tolist()
+    return consensus
 
 
 def overlapping(runtime: Any, sizes: list[int]) -> list[str]:

@@ -7,11 +7,13 @@ from typing import Literal
 
 import join_jobs
 import pytest
+import torch
 from peer_jobs import entry
 
 from roundelay.runtimes import launch
 from roundelay.runtimes.processes import Options
 from roundelay.strategies import STRATEGIES
+from support import sgd, simulated, tiny_job
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +30,15 @@ def test_synchronous_equals_ddp(optimizer: str, bucket_bytes: int, tmp_path: Pat
 def test_a_collective_that_overtakes_another_leaves_it_alone(size: int, transport: Literal["shared", "gloo"]) -> None:
     for sizes in ([32, 128], [100, 104]):
         assert launch.run(entry("overlapping"), sizes, size=size, options=Options(transport=transport)) == [[]] * size
+
+
+@pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
+def test_four_over_gloo_are_close_to_the_simulator(strategy: str) -> None:
+    results = launch.run(entry("train_tiny"), strategy, size=4, options=Options(transport="gloo"))
+    job = tiny_job(STRATEGIES[strategy](), minibatches=200, optimizer=sgd(0.05, 0.9))
+    expected = simulated(job, 4).consensus
+    for result in results:
+        assert float((torch.tensor(result) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -204,15 +204,18 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
             f"--hosts {options['hosts']}: also give --rendezvous HOST:PORT, an address of the first host"
         )
     folder, total = _start(experiment, out, "processes", as_json=options["as_json"])
-    size = experiment.learners + servers
-    results = launch.run(
-        "roundelay.cli.train:learner",
-        _job(experiment, out, total),
-        size=size,
-        folder=folder.path,
-        options=settings,
-        hosts=hosts,
-    )
+    try:
+        results = launch.run(
+            "roundelay.cli.train:learner",
+            _job(experiment, out, total),
+            size=experiment.learners + servers,
+            folder=folder.path,
+            options=settings,
+            hosts=hosts,
+        )
+    except SettingsError:
+        folder.discard()
+        raise
     write_trace(folder.record, folder.path / "trace.json")
     return next((result for result in results[servers:] if result is not None), None)
 
