@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Generator
 from typing import Any, Generic, TypeVar
-
-from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.runtime import Runtime
+from roundelay.watching import Watched
 
 __all__ = ["Ledger"]
 
@@ -48,33 +47,7 @@ class Ledger:
 
     def watch(self, comm: Communicator) -> Communicator:
         """Return ``comm``, with its verbs watched where learners can be lost."""
-        return _Watched(comm, self) if self.runtime.lossy else comm
-
-
-class _Watched:
-    """A communicator that tells the ledger of every verb awaited."""
-
-    def __init__(self, comm: Communicator, ledger: Ledger) -> None:
-        self._comm, self._ledger = comm, ledger
-        self.rank, self.size = comm.rank, comm.size
-
-    def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
-        return _Noted(self._comm.mean(x, weight), self._ledger)
-
-    def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        return _Noted(self._comm.gather(x), self._ledger)
-
-    def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        return _Noted(self._comm.broadcast(x, root), self._ledger)
-
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
-        return _Noted(self._comm.exchange(x, to, of), self._ledger)
-
-    def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
-        return _Noted(self._comm.request(x, to), self._ledger)
-
-    def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        return _Watched(self._comm.split(groups), self._ledger)
+        return Watched(comm, lambda awaited: _Noted(awaited, self)) if self.runtime.lossy else comm
 
 
 class _Noted(Generic[T]):

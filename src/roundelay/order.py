@@ -7,7 +7,7 @@ nothing else touches the learner, so a run that keeps to the order does the same
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Generator
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from roundelay.errors import DataError
 from roundelay.learner import Learner
 from roundelay.run import write_atomically
 from roundelay.strategy import Strategy
+from roundelay.watching import Watched
 
 __all__ = ["Order", "WrittenOrder", "read_order", "watch"]
 
@@ -86,31 +87,7 @@ class _Serving(Strategy):
 
 def watch(comm: Communicator, order: Order | None) -> Communicator:
     """Return ``comm``, every awaited verb of which is marked."""
-    return _Watched(comm, order) if order is not None else comm
-
-
-class _Watched:
-    def __init__(self, comm: Communicator, order: Order) -> None:
-        self._comm, self._order = comm, order
-        self.rank, self.size = comm.rank, comm.size
-
-    def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
-        return _Marked(self._comm.mean(x, weight), self._order)
-
-    def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        return _Marked(self._comm.gather(x), self._order)
-
-    def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        return _Marked(self._comm.broadcast(x, root), self._order)
-
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
-        return _Marked(self._comm.exchange(x, to, of), self._order)
-
-    def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
-        return _Marked(self._comm.request(x, to), self._order)
-
-    def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        return _Watched(self._comm.split(groups), self._order)
+    return Watched(comm, lambda awaited: _Marked(awaited, order)) if order is not None else comm
 
 
 class _Marked(Generic[T]):
