@@ -41,6 +41,8 @@ def beside_ddp(runtime: Any, settings: dict[str, Any]) -> float:
         optimizer.zero_grad()
         job.task.loss(peer, job.task.load(*job.budget.place(2 * step + rank))).backward()
         optimizer.step()
+    dist.barrier()
+    del peer  # before its group: in the other order torch sometimes waits for good
     dist.destroy_process_group()
     ours = [place.view(consensus) for place in training.me.places]
     theirs = [parameter.detach() for parameter in module.parameters()]
