@@ -34,13 +34,13 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
     runtime.run(training.assemble())
     rank, size = training.me.number, training.learners
     dist.init_process_group("gloo", init_method=f"file://{settings['meet']}", rank=rank, world_size=size)
-    module = DistributedDataParallel(task.module())
-    optimizer = sgd(module)
+    modules = [DistributedDataParallel(task.module())]
+    optimizer = sgd(modules[0])
 
     def peer() -> None:
         for number in range(STEPS):
             optimizer.zero_grad()
-            loss = task.loss(module, task.load(0, number))
+            loss = task.loss(modules[0], task.load(0, number))
             loss.backward()
             optimizer.step()
             loss.item()
@@ -63,8 +63,7 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
             dist.barrier()
             if turn >= 2:
                 seconds[name].append(time.perf_counter() - begin)
-    ways.clear()
-    del peer, module, optimizer  # before its group: in the other order torch sometimes waits for good
+    modules.clear()  # before their group: in the other order torch sometimes waits for good
     dist.destroy_process_group()
     return seconds
 
