@@ -58,6 +58,7 @@ class Training:
         self.epoch = -1  # of the membership
         self.holds = False  # whether our weights are the model's, or just what the module began with
         self.scores: Scores = {}
+        self.evaluated: Tensor | None = None  # the consensus that the scores are of
         self.loss = math.nan
         self.on_step: Callable[[Training], None] | None = None
         self.on_scores: Callable[[Training], None] | None = None
@@ -295,6 +296,7 @@ class Training:
                 epoch=position / self.budget.per_epoch,
                 **self.scores,
             )
+        self.evaluated = consensus
         if self.on_scores is not None:
             self.on_scores(self)
         return self.schedule.met(self.scores) if self.schedule is not None else False
