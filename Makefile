@@ -7,7 +7,7 @@ OUT ?= demo
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,speech,synthetic,mpi]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,speech,synthetic,mpi,plot]'
 	touch $@
 
 # What there is, from audio to aligned states, and one model trained by two strategies on processes and in the simulator.
