@@ -1,1 +1,47 @@
-"""Placeholder."""
+"""Acoustic models, one file each; the registry is what experiments, the command line and the tests go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roundelay import config
+from roundelay.errors import SettingsError, suggest
+from roundelay.models.base import AcousticModel, ModelSettings
+from roundelay.models.cldnn import CLDNNSettings
+from roundelay.models.conformer import ConformerSettings
+from roundelay.models.dnn import DNNSettings
+from roundelay.models.lstm import LSTMSettings
+from roundelay.models.tdnn import TDNNSettings
+
+__all__ = ["MODELS", "AcousticModel", "ModelSettings", "build_model", "model_settings"]
+
+MODELS: dict[str, type[ModelSettings]] = {
+    "cldnn": CLDNNSettings,
+    "conformer": ConformerSettings,
+    "dnn": DNNSettings,
+    "lstm": LSTMSettings,
+    "tdnn": TDNNSettings,
+}
+"""By the name that an experiment gives."""
+
+
+def model_settings(table: Mapping[str, Any], where: str = "model") -> ModelSettings:
+    """Make the settings that ``{"name": ..., "preset": ..., ...}`` asks for; what is given overrides the preset."""
+    given = dict(table)
+    preset = given.pop("preset", None)
+    kind = MODELS.get(str(given.get("name")))
+    if preset is not None and kind is not None:
+        if preset not in kind.presets:
+            raise SettingsError(f"{where}.preset: unknown {suggest(str(preset), kind.presets)}")
+        given = dict(kind.presets[preset]) | given
+    return config.build_named(MODELS, given, where)
+
+
+def build_model(table: Mapping[str, Any], inputs: int, outputs: int, where: str = "model") -> AcousticModel:
+    """Make a model; its first weights are drawn from torch's generator, so seed it before."""
+    settings = model_settings(table, where)
+    try:
+        return settings.build(inputs, outputs)
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from error

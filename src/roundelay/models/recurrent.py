@@ -1,0 +1,78 @@
+"""LSTM layers over steps of one or several frames, as `lstm` and `cldnn` have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from roundelay.models.base import ModelSettings, stack
+
+__all__ = ["Recurrent", "RecurrentSettings"]
+
+
+@dataclass
+class RecurrentSettings(ModelSettings):
+    """The settings of LSTM layers."""
+
+    layers: int = 2
+    """LSTM layers."""
+    cells: int = 128
+    """Cells of a layer, in each direction."""
+    bidirectional: bool = True
+    projection: int = 0
+    """Recurrent projection of each direction (LSTMP); 0: none."""
+    dropout: float = 0.2
+    """Between layers."""
+    left: int = 0
+    """Frames that are read before the first that is scored."""
+    right: int = 0
+    """Frames that are read after the last; where it is not bidirectional, the delay of the output."""
+    fold: int = 1
+    """Frames that a step reads and scores, each by outputs of its own: so many times fewer steps."""
+    stride: int = 1
+    """Steps of so many frames with one score each, as CTC likes it; ``fold`` times that are read at once."""
+
+    def check(self) -> None:
+        """Complain of what cannot be built."""
+        self.at_least(layers=1, cells=1, projection=0, dropout=0, left=0, right=0, fold=1, stride=1)
+
+
+class Recurrent(nn.Module):
+    """LSTM layers; (B, left + T + right, F) to a vector for each step of ``fold * stride`` frames."""
+
+    def __init__(self, settings: RecurrentSettings, inputs: int) -> None:
+        super().__init__()
+        self.settings, self.step = settings, settings.fold * settings.stride
+        self.lstm = nn.LSTM(
+            inputs * self.step,
+            settings.cells,
+            settings.layers,
+            batch_first=True,
+            bidirectional=settings.bidirectional,
+            proj_size=settings.projection,
+            dropout=settings.dropout if settings.layers > 1 else 0.0,
+        )
+        self.size = (settings.projection or settings.cells) * (2 if settings.bidirectional else 1)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return (B, steps, size) over all frames, context included."""
+        x = stack(x, self.step)
+        if lengths is None:
+            return cast("Tensor", self.lstm(x)[0])
+        settings = self.settings
+        read = torch.div(lengths + settings.left + settings.right + self.step - 1, self.step, rounding_mode="floor")
+        packed = pack_padded_sequence(x, read.clamp(max=x.shape[1]).cpu(), batch_first=True, enforce_sorted=False)
+        back: tuple[Tensor, Any] = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+        return back[0]
+
+    def scored(self, steps: Tensor, frames: int, outputs: int) -> Tensor:
+        """Cut the scores of ``frames`` frames out of those of all steps, (B, steps, fold outputs)."""
+        settings = self.settings
+        scores = steps.reshape(len(steps), -1, outputs)  # one for each ``stride`` frames
+        first = settings.left if settings.bidirectional else settings.left + settings.right
+        begin = first // settings.stride
+        return scores[:, begin : begin + -(-frames // settings.stride)]
