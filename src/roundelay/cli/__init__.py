@@ -15,6 +15,7 @@ from roundelay.errors import RoundelayError, suggest
 
 COMMANDS = {
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
+    "models": "What acoustic models there are, with their presets and settings.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
     "replay": "Run a recorded asynchronous run again in the simulator.",
     "strategies": "What strategies there are, a line each, with the paper.",

@@ -18,7 +18,7 @@ from roundelay.strategies import STRATEGIES, find
 from roundelay.strategies.compression import COMPRESSIONS, Compression
 from roundelay.strategy import Strategy
 
-__all__ = ["command"]
+__all__ = ["command", "hyperparameters", "plain_console", "plain_table", "readable"]
 
 EPILOG = """\b
 Examples:
@@ -170,8 +170,8 @@ def _type_name(hint: Any) -> str:
 
 
 def _list(everyone: list[dict[str, Any]]) -> None:
-    console = _console()
-    table = _table("strategy", "paper", "what it does")
+    console = plain_console()
+    table = plain_table("strategy", "paper", "what it does")
     for each in everyone:
         authors, _, year = each["paper"].rpartition(", ")
         short = f"{authors.partition(',')[0]} et al." if "," in authors else authors
@@ -180,25 +180,27 @@ def _list(everyone: list[dict[str, Any]]) -> None:
 
 
 def _show(described: dict[str, Any]) -> None:
-    console = _console()
+    console = plain_console()
     console.print(f"{described['name']}  ({described['module']})\n")
     for paragraph in readable(described["description"]).split("\n\n"):
         console.print(" ".join(paragraph.split("\n")) + "\n")
-    table = _table("hyperparameter", "type", "default", "")
+    table = plain_table("hyperparameter", "type", "default", "")
     for each in described["hyperparameters"]:
         default = "none" if each["default"] is None else str(each["default"])
         table.add_row(each["name"], each["type"], default, readable(each["meaning"]))
     console.print(table)
 
 
-def _console() -> Console:
+def plain_console() -> Console:
     """Return a console as wide as the terminal, or wide enough where there is none."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
 
 
-def _table(*headings: str) -> Table:
+def plain_table(*headings: str) -> Table:
+    """Return a table without a frame."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for heading in headings:
-        table.add_column(heading, no_wrap=heading in ("strategy", "paper", "what it does", "hyperparameter"))
+        unbroken = ("strategy", "model", "paper", "what it does", "hyperparameter")
+        table.add_column(heading, no_wrap=heading in unbroken)
     return table
