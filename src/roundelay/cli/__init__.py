@@ -14,6 +14,7 @@ from roundelay._version import __version__
 from roundelay.errors import RoundelayError, suggest
 
 COMMANDS = {
+    "compare": "A matrix of strategies, learners and seeds under one budget, and the report.",
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
     "models": "What acoustic models there are, with their presets and settings.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",

@@ -1,0 +1,170 @@
+"""``roundelay compare``: strategies, learners, models, clusters and seeds under one budget, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from roundelay.study.matrix import Cell
+from roundelay.study.schema import Summary
+
+__all__ = ["StudyDisplay", "command", "show_answer"]
+
+SHOWN: tuple[Literal["title", "target", "budget", "answer", "rows", "trials", "faults"], ...] = (
+    "title", "target", "budget", "answer", "rows", "trials", "faults",
+)  # fmt: skip
+EPILOG = """\b
+Examples:
+  roundelay compare experiments/studies/tiny.toml --out studies/tiny
+  roundelay compare experiments/studies/tiny.toml --out studies/tiny --jobs 4 --json
+  roundelay compare experiments/studies/papers.toml --out studies/papers --set budget.epochs=2
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("study", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The study's folder; begun ones go on.")
+@click.option("--jobs", type=int, help="Cells at a time; by default one for each core.")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Prepared data.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment.")
+@click.option("--retry", is_flag=True, help="Compute cells anew that failed or diverged before.")
+@click.option("--dry-run", is_flag=True, help="Say what would be computed, and compute nothing.")
+@click.option("--no-report", is_flag=True, help="Leave out the report.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
+    """Compare strategies as STUDY says, each under the same budget of frames and with as many trials.
+
+    A study that was stopped, by whatever, goes on where it was: call the same command again.  What is computed is
+    never computed again; the cells that were being computed when it stopped are computed anew.
+    """
+    from roundelay.study.scheduler import Scheduler
+    from roundelay.study.settings import Study
+    from roundelay.study.summary import summarise
+
+    settings = Study.read(study, list(options["assignments"]), options["data"])
+    jobs = options["jobs"] if options["jobs"] is not None else len(os.sched_getaffinity(0))
+    display = StudyDisplay()
+    scheduler = Scheduler(settings, out, jobs=jobs, watcher=display, retry=options["retry"])
+    if options["dry_run"]:
+        _dry_run(scheduler, as_json=as_json)
+        return
+    with display:
+        scheduler.run()
+    summary = summarise(out)
+    report = None if options["no_report"] else write_report(out)
+    if as_json:
+        said: dict[str, Any] = {name: summary[name] for name in SHOWN}
+        said |= {"study": str(out), "report": report and str(report), "computed": len(scheduler.computed)}
+        click.echo(json.dumps(said))
+        return
+    show_answer(summary)
+    click.echo(f"{len(scheduler.computed)} cells computed; {report or out}")
+
+
+def write_report(out: Path) -> Path | None:
+    """Write the report of a study."""
+    from roundelay.report.page import write_report as write
+
+    return write(out)
+
+
+def show_answer(summary: Summary) -> None:
+    """Print the short answer."""
+    answer = summary["answer"]
+    for line in [answer["headline"], *answer["sentences"]]:
+        click.echo(line)
+    for line in answer["changes"]:
+        click.echo(f"  - {line}")
+
+
+def _dry_run(scheduler: Any, *, as_json: bool) -> None:
+    from roundelay.study.matrix import describe
+
+    cells = [describe(cell) for cell in [*scheduler.matrix.trials, *scheduler.matrix.cells]]
+    if as_json:
+        click.echo(json.dumps({"cells": cells, "frames": scheduler.matrix.frames}))
+        return
+    for cell in cells:
+        rate = "the best trial's rate" if cell["rate"] is None else f"rate {cell['rate']:g}"
+        outside = f"  outside the regime: {cell['regime']}" if cell["regime"] else ""
+        click.echo(f"{cell['name']}  {cell['frames']} frames  {rate}{outside}")
+    click.echo(f"{len(scheduler.matrix.trials)} trials and {len(scheduler.matrix.cells)} runs")
+
+
+class StudyDisplay:
+    """One bar for the study and one for each process on a terminal; a line a cell elsewhere."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        self.live = sys.stderr.isatty()
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=self.console,
+            disable=not self.live,
+            transient=True,
+        )
+        self.whole: TaskID | None = None
+        self.bars: dict[int, TaskID] = {}
+        self.total = self.done = 0
+        self.bad = 0
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+        if kind is KeyboardInterrupt:
+            self.console.print(f"stopped after {self.done} of {self.total} cells; the same command goes on")
+
+    def planned(self, total: int, done: int) -> None:
+        """Begin, with what was computed before."""
+        self.total, self.done = total, done
+        before = f", {done} of them computed before" if done else ""
+        self.console.print(f"{total} cells{before}")
+        self.whole = self.progress.add_task("study", total=total, completed=done, figures="")
+
+    def started(self, slot: int, cell: Cell) -> None:
+        """Show a cell on its process's bar."""
+        if slot not in self.bars:
+            self.bars[slot] = self.progress.add_task("", total=100, figures="")
+        self.progress.reset(self.bars[slot], description=cell.name, total=100)
+
+    def progressed(self, slot: int, share: float) -> None:
+        """Move a process's bar."""
+        self.progress.update(self.bars[slot], completed=round(100 * min(1.0, share)))
+
+    def finished(self, slot: int, outcome: dict[str, Any]) -> None:
+        """Count the cell, and say what came of it."""
+        self.done += 1
+        if outcome["status"] != "done":
+            self.bad += 1
+        if self.whole is not None:
+            figures = f"{self.bad} failed or diverged" if self.bad else ""
+            self.progress.update(self.whole, completed=self.done, figures=figures)
+        if not self.live or outcome["status"] != "done":
+            self.console.print(f"{self.done}/{self.total}  {outcome['name']}  {_said(outcome)}", soft_wrap=True)
+
+
+def _said(outcome: dict[str, Any]) -> str:
+    if outcome["status"] != "done":
+        return f"{outcome['status']}: {outcome['error']}"
+    scores = "  ".join(
+        f"{name} {100 * value:.2f} %" if name == "error" else f"{name} {value:.4f}"
+        for name, value in outcome["scores"].items()
+    )
+    return f"{scores}  {outcome['seconds']:.3f} s {outcome['clock']}"

@@ -1,0 +1,224 @@
+"""From a study to its cells: every run with all its settings, named, before anything is computed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from roundelay import config
+from roundelay.errors import SettingsError
+from roundelay.experiment import Experiment
+from roundelay.runtimes.cluster import Cluster
+from roundelay.strategies import STRATEGIES
+from roundelay.study.regimes import REGIMES, fit_period, nodes_for, scaled, scaling
+from roundelay.study.settings import Part, Study, Table, merge
+from roundelay.tasks import TASKS
+
+__all__ = ["Cell", "Matrix", "describe", "expand"]
+
+SPANS = 300  # of each learner are enough for a timeline; a study has many runs
+HERE = "this machine"
+
+
+@dataclass
+class Cell:
+    """One run of a study."""
+
+    strategy: str
+    learners: int
+    model: str
+    cluster: str
+    on: str
+    seed: int
+    settings: Table
+    minibatches: int
+    frames: int
+    rate: float | None = None
+    """``None`` until it is chosen among the trials of the same ``base``."""
+    trial: bool = False
+    regime: str = ""
+    power: float = 0.0
+    """Of the number of learners, by which a rate for one learner is multiplied."""
+
+    @property
+    def base(self) -> str:
+        """What is equal for all seeds and trials."""
+        words = [self.strategy, str(self.learners), self.model, self.cluster if self.on == "simulator" else self.on]
+        return "-".join(word.replace(" ", "-").replace("/", "-") for word in words if word)
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return f"{self.base}-trial-{self.rate:g}" if self.trial else f"{self.base}-seed-{self.seed}"
+
+    def at(self, rate: float) -> Cell:
+        """Return the cell with its learning rate set."""
+        settings = copy.deepcopy(self.settings)
+        settings.setdefault("optimizer", {"name": "SGD"})["lr"] = rate
+        return dataclasses.replace(self, rate=rate, settings=settings)
+
+    def digest(self) -> str:
+        """Tell settings apart."""
+        return hashlib.sha256(json.dumps([self.on, self.settings], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass
+class Matrix:
+    """All cells of a study; those that count wait for the trials of their `Cell.base`."""
+
+    trials: list[Cell] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+
+    @property
+    def frames(self) -> int:
+        """The budget of each run that counts."""
+        return self.cells[0].frames
+
+
+def expand(study: Study) -> Matrix:
+    """Make every cell, and see that its settings hold and its budget is everyone's."""
+    maker, matrix, seen = _Maker(study), Matrix(), set()
+    for cell in _cells(study, maker):
+        if cell.name not in seen:
+            seen.add(cell.name)
+            matrix.cells.append(cell)
+    _check_frames(matrix.cells)
+    # By seed, so that a study that is stopped has seen all strategies alike.
+    matrix.cells.sort(key=lambda cell: (cell.on != "simulator", cell.seed))
+    for cell in matrix.cells:
+        if study.tuning.rates and cell.base not in seen:
+            seen.add(cell.base)
+            matrix.trials += [maker.trial(cell, rate) for rate in study.tuning.rates]
+    return matrix
+
+
+def describe(cell: Cell) -> dict[str, Any]:
+    """Say which cell it is, as ``cell.json`` and ``study.json`` have it."""
+    names = ("name", "strategy", "learners", "model", "cluster", "on", "seed", "rate", "trial", "regime", "frames")
+    clock = {"clock": "virtual" if cell.on == "simulator" else "wall"}
+    return {name: getattr(cell, name) for name in names} | clock
+
+
+def _cells(study: Study, maker: _Maker) -> Iterator[Cell]:
+    for part in study.all_parts():
+        entries = [{"name": each} if isinstance(each, str) else each for each in part.strategies or []]
+        for entry in entries:
+            for learners in part.learners or []:
+                yield from _of_group(part, maker, entry, learners)
+        baseline = next((entry for entry in entries if entry["name"] == study.baseline), {"name": study.baseline})
+        yield from _of_group(part, maker, baseline, 1)
+
+
+def _of_group(part: Part, maker: _Maker, entry: Table, learners: int) -> Iterator[Cell]:
+    for model in part.models or [""]:
+        for cluster in (part.clusters or [""]) if part.on == "simulator" else [HERE]:
+            for seed in part.seeds or []:
+                yield maker.cell(entry, learners, model, cluster, on=str(part.on), seed=seed)
+
+
+class _Maker:
+    """Makes cells of a study, and remembers how long an epoch is."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._epochs: dict[str, tuple[int, int]] = {}
+
+    def cell(self, entry: Table, learners: int, model: str, cluster: str, *, on: str, seed: int) -> Cell:
+        """Make one; its rate is the experiment's, scaled, unless there are trials to choose it."""
+        study, entry = self.study, dict(entry)
+        label, power = entry.pop("label", entry["name"]), entry.pop("scale", None)
+        assert isinstance(study.experiment, dict)
+        table = merge(study.experiment, study.models.get(model, {}))
+        table |= {"learners": learners, "seed": seed, "strategy": entry}
+        _seed_model(table, seed)
+        table["cluster"] = _cluster(table, study, cluster, learners)
+        table.setdefault("record", {}).setdefault("spans", SPANS)
+        common = table.get("batch", {}).get("total") is not None
+        _fit_nodes(entry, table["cluster"], learners)
+        minibatches, frames = self._measure(table, common=common)
+        regime = REGIMES.get(entry["name"])
+        default = getattr(STRATEGIES[entry["name"]], regime.period) if regime and regime.period else 1
+        outside = fit_period(entry, default, minibatches=minibatches, learners=learners, wanted=study.blocks)
+        if power is None:
+            power = scaling(entry["name"], common_batch=common)
+        made = Cell(
+            label, learners, model, cluster, on, seed, table, minibatches, frames, regime=outside, power=power
+        )  # fmt: skip
+        tuned = made.at(scaled(_rate(table), learners, power))
+        tuned.settings = config.build(Experiment, tuned.settings, made.base).plain()
+        return dataclasses.replace(tuned, rate=None) if study.tuning.rates else tuned
+
+    def trial(self, cell: Cell, rate: float) -> Cell:
+        """Make the trial of a cell at ``rate`` for one learner."""
+        tuning, settings = self.study.tuning, copy.deepcopy(cell.settings)
+        minibatches = max(1, round(tuning.share * cell.minibatches))
+        settings["budget"] = settings["budget"] | {"minibatches": minibatches}
+        settings["budget"].pop("epochs", None)
+        settings["seed"] = tuning.seed
+        _seed_model(settings, tuning.seed)
+        frames = round(cell.frames * minibatches / cell.minibatches)
+        trial = dataclasses.replace(
+            cell, settings=settings, seed=tuning.seed, trial=True, minibatches=minibatches, frames=frames
+        )
+        return trial.at(scaled(rate, cell.learners, cell.power))
+
+    def _measure(self, table: Table, *, common: bool) -> tuple[int, int]:
+        """Return the minibatches and the frames of the whole run."""
+        if common and table.get("budget", {}).get("minibatches") is not None:
+            raise SettingsError(
+                "budget.minibatches with batch.total gives each number of learners another number of frames; "
+                "budget.epochs would do"
+            )
+        plain: Table = {name: table[name] for name in ("task", "batch", "budget") if name in table}
+        plain["learners"] = table["learners"] if common else 1
+        key = json.dumps(plain, sort_keys=True)
+        if key not in self._epochs:
+            experiment = config.build(Experiment, plain, "experiment")
+            task = experiment.make_task()
+            minibatches = experiment.make_budget(task).total
+            self._epochs[key] = minibatches, minibatches * task.nominal_frames
+        return self._epochs[key]
+
+
+def _rate(table: Table) -> float:
+    rate = table.get("optimizer", {}).get("lr", 0.1)
+    if not isinstance(rate, int | float):
+        raise SettingsError(f"optimizer.lr must be a number, not {rate!r}")
+    return float(rate)
+
+
+def _seed_model(table: Table, seed: int) -> None:
+    """Let the model's first weights depend on the seed too, where the task has a seed for them."""
+    task = table.get("task", {})
+    kind = TASKS.get(task.get("name", ""))
+    if kind is not None and "model_seed" in {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]  # tasks are dataclasses
+        table["task"] = task | {"model_seed": seed}
+
+
+def _cluster(table: Table, study: Study, name: str, learners: int) -> Table:
+    """Return the cluster for so many learners; the one learner of a baseline is a healthy one on a node of its own."""
+    given = study.clusters.get(name)
+    cluster = dict(given) if isinstance(given, dict) else dict(table.get("cluster", {}))
+    if learners == 1:
+        cluster = {key: value for key, value in cluster.items() if key not in ("stragglers", "faults")}
+        cluster |= {"nodes": 1, "learners_per_node": 1}
+    return cluster
+
+
+def _fit_nodes(entry: Table, cluster: Table, learners: int) -> None:
+    """Take the nodes of a hierarchy from the cluster, where that has nodes of several learners."""
+    if entry["name"] != "hierarchical" or "learners_per_node" in entry:
+        return
+    sizes = config.build(Cluster, cluster, "cluster").node_sizes(learners)
+    entry["learners_per_node"] = sizes if len(sizes) > 1 and max(sizes) > 1 else nodes_for(learners)
+
+
+def _check_frames(cells: list[Cell]) -> None:
+    least, most = min(cell.frames for cell in cells), max(cell.frames for cell in cells)
+    if most > 1.02 * least:
+        raise SettingsError(f"every run must train the same frames, not {least} to {most}; give the budget in epochs")

@@ -1,0 +1,244 @@
+"""Compute a study's cells on several processes, each cell once, whenever the study is stopped and begun again."""
+
+from __future__ import annotations
+
+import json
+import math
+import selectors
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from roundelay.errors import SettingsError
+from roundelay.study.folder import StudyFolder
+from roundelay.study.matrix import Cell, Matrix, expand
+from roundelay.study.settings import Study
+
+__all__ = ["Scheduler", "Watcher", "choose_rate"]
+
+LOOK_SECONDS = 0.25  # between two looks at how far the cells are
+STEP = b'"event":"step"'
+Outcome = dict[str, Any]
+
+
+class Watcher(Protocol):
+    """Is told what happens; ``slot`` numbers the processes."""
+
+    def planned(self, total: int, done: int) -> None:
+        """Hear how many cells there are, and how many were computed before."""
+
+    def started(self, slot: int, cell: Cell) -> None:
+        """Hear that a cell is being computed."""
+
+    def progressed(self, slot: int, share: float) -> None:
+        """Hear what share of it is trained."""
+
+    def finished(self, slot: int, outcome: Outcome) -> None:
+        """Hear that it is computed, whatever came of it."""
+
+
+def choose_rate(trials: Sequence[Cell], outcomes: Sequence[Outcome], score: str) -> float:
+    """Return the rate of the best trial on dev; the lowest rate where all have failed, to be seen failing."""
+    best, chosen = math.inf, min(trial.rate or 0.0 for trial in trials)
+    for trial, outcome in zip(trials, outcomes, strict=True):
+        value = outcome["scores"].get(score, math.inf) if outcome["status"] == "done" else math.inf
+        if value < best:
+            best, chosen = value, trial.rate or 0.0
+    return chosen
+
+
+class Scheduler:
+    """Computes what is not computed yet."""
+
+    def __init__(self, study: Study, out: Path, *, jobs: int, watcher: Watcher, retry: bool = False) -> None:
+        if jobs < 1:
+            raise SettingsError(f"--jobs must be at least 1, not {jobs}")
+        self.study, self.folder, self.jobs, self.watcher, self.retry = study, StudyFolder(out), jobs, watcher, retry
+        self.matrix: Matrix = expand(study)
+        self.outcomes: dict[str, Outcome] = {}
+        self.computed: list[str] = []
+        self._waiting: list[Cell] = []  # for their trials
+        self._ready: list[Cell] = []
+        self._trials: dict[str, list[Cell]] = {}
+        for trial in self.matrix.trials:
+            self._trials.setdefault(trial.base, []).append(trial)
+
+    def run(self) -> None:
+        """Compute until every cell of the matrix is there."""
+        with self.folder.locked() as lock:
+            self.folder.create(self.study, self.matrix)
+            self._sort_out()
+            self.watcher.planned(len(self.matrix.trials) + len(self.matrix.cells), self._count_done())
+            with _Crew(self.jobs, lock, self.folder.path / "log.txt") as crew:
+                while self._ready or crew.busy or self._waiting:
+                    self._start(crew)
+                    self._look(crew)
+                    for slot, outcome in crew.answers(LOOK_SECONDS):
+                        self._finish(slot, outcome)
+
+    def _sort_out(self) -> None:
+        """Tell what is computed from what is not."""
+        known = [cell for cell in [*self.matrix.trials, *self.matrix.cells] if cell.rate is not None]
+        changed = [cell.name for cell in known if self.folder.changed(cell)]
+        if changed:
+            raise SettingsError(
+                f"{self.folder.path}: {changed[0]} was computed with other settings, and {len(changed) - 1} more; "
+                "give --out a new folder, or remove its run"
+            )
+        for trial in self.matrix.trials:
+            self._take(trial)
+        self._waiting = list(self.matrix.cells)
+        self._release()
+
+    def _take(self, cell: Cell) -> None:
+        """Keep the outcome of a cell that is computed; line up one that is not."""
+        outcome = self.folder.outcome(cell)
+        if outcome is None or (self.retry and outcome["status"] != "done"):
+            self._ready.append(cell)
+        else:
+            self.outcomes[cell.name] = outcome
+
+    def _release(self) -> None:
+        """Line up the cells whose trials are all done, at the rate that these have shown to be best."""
+        waiting, self._waiting = self._waiting, []
+        for cell in waiting:
+            trials = self._trials.get(cell.base, [])
+            if not all(trial.name in self.outcomes for trial in trials):
+                self._waiting.append(cell)
+            elif cell.rate is not None:
+                self._take(cell)
+            else:
+                found = [self.outcomes[trial.name] for trial in trials]
+                self._take(cell.at(choose_rate(trials, found, self.study.target.score)))
+
+    def _count_done(self) -> int:
+        return len(self.outcomes)
+
+    def _start(self, crew: _Crew) -> None:
+        """Give work to whoever has none.  A cell on processes is measured by the wall clock: it runs alone."""
+        while self._ready and (slot := crew.idle()) is not None:
+            cell = self._ready[0]
+            alone = cell.on == "processes"
+            if crew.busy and (alone or crew.alone):
+                return
+            self._ready.pop(0)
+            shutil.rmtree(self.folder.run(cell.name), ignore_errors=True)  # what a killed study left of it
+            crew.give(slot, cell, self.folder.job(cell, self.study))
+            self.watcher.started(slot, cell)
+
+    def _look(self, crew: _Crew) -> None:
+        for slot, (cell, tail) in crew.busy.items():
+            self.watcher.progressed(slot, tail.steps() / cell.minibatches)
+
+    def _finish(self, slot: int, outcome: Outcome) -> None:
+        self.outcomes[outcome["name"]] = outcome
+        self.computed.append(outcome["name"])
+        self.watcher.finished(slot, outcome)
+        if outcome["trial"]:
+            self._release()
+
+
+class _Tail:
+    """Counts the steps in a growing record."""
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._read, self._steps = run, dict[Path, int](), 0
+
+    def steps(self) -> int:
+        """Return how many steps are written so far."""
+        for path in self._run.glob("record*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            self._steps += whole.count(STEP)
+        return self._steps
+
+
+class _Crew:
+    """The processes that compute cells; one that dies fails its cell, and another takes its place."""
+
+    def __init__(self, size: int, lock: int, log: Path) -> None:
+        self._size, self._lock, self._log = size, lock, log
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._jobs: dict[int, dict[str, Any]] = {}
+        self.busy: dict[int, tuple[Cell, _Tail]] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> _Crew:
+        self._file: IO[bytes] = self._log.open("ab")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes.values():
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        self._selector.close()
+        self._file.close()
+
+    @property
+    def alone(self) -> bool:
+        """Whether what is being computed must not be disturbed."""
+        return any(cell.on == "processes" for cell, _ in self.busy.values())
+
+    def idle(self) -> int | None:
+        """Return a slot without work."""
+        return next((slot for slot in range(self._size) if slot not in self.busy), None)
+
+    def give(self, slot: int, cell: Cell, job: dict[str, Any]) -> None:
+        """Have a cell computed."""
+        process = self._processes.get(slot) or self._hire(slot)
+        assert process.stdin is not None
+        self._jobs[slot] = job
+        self.busy[slot] = cell, _Tail(Path(job["run"]))
+        process.stdin.write(json.dumps(job).encode() + b"\n")
+        process.stdin.flush()
+
+    def _hire(self, slot: int) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "roundelay.study.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._file,
+            pass_fds=(self._lock,),
+            start_new_session=True,  # so that Ctrl-C is ours alone to handle
+        )
+        assert process.stdout is not None
+        self._processes[slot] = process
+        self._selector.register(process.stdout, selectors.EVENT_READ, slot)
+        return process
+
+    def answers(self, seconds: float) -> list[tuple[int, Outcome]]:
+        """Wait at most so long for cells to be done."""
+        return [(key.data, self._answer(key.data)) for key, _ in self._selector.select(seconds)]
+
+    def _answer(self, slot: int) -> Outcome:
+        process = self._processes[slot]
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        self.busy.pop(slot, None)
+        if line:
+            outcome: Outcome = json.loads(line)
+            return outcome
+        return self._bury(slot, process)
+
+    def _bury(self, slot: int, process: subprocess.Popen[bytes]) -> Outcome:
+        """Say of the cell that it failed with its process."""
+        from roundelay.study.worker import conclude
+
+        assert process.stdout is not None
+        self._selector.unregister(process.stdout)
+        process.stdout.close()
+        del self._processes[slot]
+        status = process.wait()
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        return conclude(self._jobs[slot], {"status": "failed", "error": f"the process that computed it {how}"})
