@@ -1,0 +1,178 @@
+"""Find the best paths through a decoding graph.
+
+The cost of a path is the graph's costs, plus ``penalty`` for each word, minus ``scale`` times the sum over frames of
+log-posterior less ``prior`` times log-prior.  A scale of 0.1 is what others call a language-model weight of 10.
+Legend: T frames, S outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.errors import DataError, MissingExtra, SettingsError
+
+if TYPE_CHECKING:
+    Fst = Any  # kaldifst publishes no types
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What is tuned on dev: how much the network's scores count, and what a word costs."""
+
+    scale: float = 0.15
+    """Of the network's scores, against the graph's costs."""
+    penalty: float = 0.0
+    """Added to the cost of each word; more of it, fewer words."""
+    prior: float = 0.5
+    """Exponent of the senones' priors that the posteriors are divided by."""
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0 or not math.isfinite(self.scale):
+            raise SettingsError(f"scale must be above 0, not {self.scale:g}")
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What is left out of the search: paths so much worse than the best, or beyond so many."""
+
+    beam: float = 12.0
+    max_active: int = 2000
+
+    def __post_init__(self) -> None:
+        if not self.beam > 0 or self.max_active < 2:
+            raise SettingsError(
+                f"beam must be above 0 and max_active at least 2, not {self.beam:g} and {self.max_active}"
+            )
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best path: its word ids, its cost, and whether it ends where a sentence may."""
+
+    words: list[int]
+    cost: float
+    complete: bool = True
+
+
+def modules() -> tuple[ModuleType, ModuleType]:
+    """Return kaldi_decoder and kaldifst."""
+    try:
+        import kaldi_decoder
+        import kaldifst
+    except ImportError as error:
+        raise MissingExtra("kaldi_decoder", "speech") from error
+    return kaldi_decoder, kaldifst
+
+
+def penalised(graph: Fst, penalty: float, num_words: int) -> Fst:
+    """Return the graph with ``penalty`` added to the cost of each word."""
+    if penalty == 0:
+        return graph
+    _, kaldifst = modules()
+    loop = kaldifst.StdVectorFst()
+    loop.start = loop.add_state()
+    loop.set_final(loop.start, 0.0)
+    for word in range(1, num_words + 1):
+        loop.add_arc(loop.start, kaldifst.StdArc(word, word, penalty, loop.start))
+    kaldifst.arcsort(loop, "ilabel")
+    return kaldifst.compose(graph, loop, match_side="right")
+
+
+def largest_input(graph: Fst) -> int:
+    """Return the largest input label, which is the number of outputs that a model must have at least."""
+    _, kaldifst = modules()
+    labels = (arc.ilabel for state in kaldifst.StateIterator(graph) for arc in kaldifst.ArcIterator(graph, state))
+    return max(labels, default=0)
+
+
+def check_fit(graph: Fst, outputs: int, where: str) -> None:
+    """Refuse a graph with senones that the model does not have."""
+    needed = largest_input(graph)
+    if needed > outputs:
+        raise DataError(
+            f"{where}: the graph needs {needed} outputs and the model has {outputs}; decode with the run's own graphs"
+        )
+
+
+def acoustic_scores(log_posteriors: Array, log_priors: npt.NDArray[np.float64], weights: Weights) -> Array:
+    """Turn log-posteriors (T, S) into scaled log-likelihoods."""
+    shift = (weights.prior * log_priors).astype(np.float32)
+    return np.ascontiguousarray((log_posteriors - shift) * np.float32(weights.scale), np.float32)
+
+
+def best_path(graph: Fst, scores: Array, pruning: Pruning) -> Best:
+    """Search scores (T, S); where no path ends in a sentence's end, one that does not will do."""
+    if not len(scores):
+        return Best([], 0.0, False)
+    kaldi_decoder, kaldifst = modules()
+    options = kaldi_decoder.FasterDecoderOptions(
+        beam=pruning.beam, max_active=pruning.max_active, min_active=min(20, pruning.max_active - 1)
+    )
+    decoder = kaldi_decoder.FasterDecoder(graph, options)
+    decoder.decode(kaldi_decoder.DecodableCtc(scores))
+    complete = decoder.reached_final()
+    found, best = decoder.get_best_path(use_final_probs=complete)
+    if not found:
+        return Best([], math.inf, False)
+    _, _, words, weight = kaldifst.get_linear_symbol_sequence(best)
+    return Best(list(words), weight.value1 + weight.value2, complete)
+
+
+def n_best(graph: Fst, scores: Array, pruning: Pruning, count: int) -> list[Best]:
+    """List the best word sequences, each once, best first; max_active does not count here."""
+    if not len(scores):
+        return [Best([], 0.0, False)]
+    kaldi_decoder, kaldifst = modules()
+    options = kaldi_decoder.LatticeSimpleDecoderConfig(beam=pruning.beam, lattice_beam=0.75 * pruning.beam)
+    decoder = kaldi_decoder.LatticeSimpleDecoder(graph, options)
+    decoder.decode(kaldi_decoder.DecodableCtc(scores))
+    complete = math.isfinite(decoder.final_relative_cost())
+    found, lattice = decoder.get_raw_lattice(use_final_probs=complete)
+    if not found:
+        return [Best([], math.inf, False)]
+    words = _words_of(lattice)
+    kaldifst.rmepsilon(words)
+    words = kaldifst.determinize(words)
+    paths = kaldifst.convert_nbest_to_vector(kaldifst.shortest_path(words, n=count))
+    sequences = (kaldifst.get_linear_symbol_sequence(path) for path in paths)
+    return sorted((Best(list(s[2]), s[3].value, complete) for s in sequences), key=lambda best: best.cost)
+
+
+def _words_of(lattice: Any) -> Fst:
+    """Keep of a lattice the words and the whole costs; its text is all that kaldifst gives of a lattice's arcs."""
+    _, kaldifst = modules()
+    result = kaldifst.StdVectorFst()
+    for _ in range(lattice.num_states):
+        result.add_state()
+    result.start = lattice.start
+    for line in lattice.to_str().splitlines():
+        fields = line.split()
+        state, target, word, cost = _parse(fields)
+        if target is None:
+            result.set_final(state, cost)
+        else:
+            result.add_arc(state, kaldifst.StdArc(word, word, cost, target))
+    return result
+
+
+def _parse(fields: Sequence[str]) -> tuple[int, int | None, int, float]:
+    """Read ``state target input output [costs]`` or ``state [costs]``; no costs are zero."""
+    numbers, costs = (fields[:4], fields[4:]) if len(fields) > 2 else (fields[:1], fields[1:])
+    cost = sum(map(float, costs[0].split(","))) if costs else 0.0
+    if len(numbers) == 1:
+        return int(numbers[0]), None, 0, cost
+    return int(numbers[0]), int(numbers[1]), int(numbers[3]), cost
+
+
+def names(ids: Sequence[int], words: Sequence[str]) -> list[str]:
+    """Turn word ids into words."""
+    return [words[i - 1] for i in ids]
