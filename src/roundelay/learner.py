@@ -22,7 +22,13 @@ ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
 
 
 class Keeper(Protocol):
-    """Something with state of its own that belongs to one learner: NG-SGD factors, a residual, …."""
+    """Something with state of its own that belongs to one learner: NG-SGD factors, a residual, ….
+
+    A module brings its keepers in ``roundelay_keepers``, by name.
+    """
+
+    def attach(self, me: Learner) -> None:
+        """Belong to ``me`` from now on."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """All state as tensors."""
@@ -63,6 +69,8 @@ class Learner:
     """Everyone in this run, servers first; given by the runtime.  In `Hierarchical`: the leaders of all nodes."""
     schedule: Callable[[float], float] | None = None
     """A factor of the learning rate, by frames of the whole run; given by the loop."""
+    cut: float = 1.0
+    """Another factor of the learning rate, below 1 after the run was rolled back; given by the loop."""
     stands_for: int = 1
     """How many learners we are in a mean over weights: the leader of a node stands for all of it."""
 
@@ -84,7 +92,9 @@ class Learner:
         self.serves = False
         self.moved = 0.0  # by how much `descend` has changed the sum of the weights; debug mode only
         self.figures: list[tuple[str, float]] = []
-        self.keepers: dict[str, Keeper] = {}
+        self.keepers: dict[str, Keeper] = dict(getattr(module, "roundelay_keepers", {}))
+        for keeper in self.keepers.values():
+            keeper.attach(self)
         self.places, self.constants, self.tail, blank = _lay_out(module)
         self._parameters = [place for place in self.places if place.part.start < self.tail]
         self._buffers = [place for place in self.places if place.part.start >= self.tail]
@@ -127,7 +137,7 @@ class Learner:
     def at(self, minibatch: int) -> None:
         """Stand at this minibatch of the whole run: the learning rate goes by it."""
         self.minibatch = minibatch
-        self.factor = self.schedule(minibatch * self.nominal_frames) if self.schedule is not None else 1.0
+        self.factor = self.cut * (self.schedule(minibatch * self.nominal_frames) if self.schedule is not None else 1.0)
 
     def look(self) -> None:
         """Take the snapshot at which the gradient will be computed, and clear the gradient."""
@@ -207,19 +217,23 @@ class Learner:
 
     # -- optimizer state ----------------------------------------------------------------------------------------
 
-    def moments(self) -> list[Tensor]:
-        """All tensors of the optimizer's state, in one order on every learner; made now if there are none yet."""
+    def moments(self, part: slice | None = None) -> list[Tensor]:
+        """All tensors of the optimizer's state, or those of a ``part`` of the vector; made now if there are none yet.
+
+        Their order is the same on every learner.
+        """
         if self.optimizer is None:
             return []
         if not self.optimizer.state:
             self._make_moments()
-        return self._moments()
+        return self._moments(part)
 
-    def _moments(self) -> list[Tensor]:
+    def _moments(self, part: slice | None = None) -> list[Tensor]:
         assert self.optimizer is not None
         return [
             value
             for place in self._parameters
+            if part is None or part.start <= place.part.start < part.stop
             for _, value in sorted(self.optimizer.state.get(place.tensor, {}).items())
             if isinstance(value, Tensor)
         ]

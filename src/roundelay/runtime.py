@@ -50,6 +50,10 @@ class Runtime(Protocol):
     record: Record
     lossy: bool
     """Whether learners may be lost without the run's end."""
+    seat: int
+    """Our number among all when the run began, servers first; for as long as nobody is lost, our rank."""
+    seats: int
+    """How many there were when the run began, servers too."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the training loop to its end, where awaits block."""
@@ -85,8 +89,14 @@ class Runtime(Protocol):
     def trained(self, numbers: Sequence[int]) -> None:
         """Put down that these minibatches are in weights that outlive us."""
 
-    def newcomers(self) -> bool:
-        """Tell whether somebody waits to join; asked at meetings only, of rank 0."""
+    def newcomers(self, key: str = "") -> bool:
+        """Tell whether somebody waits to join; with a ``key``, all of this epoch who ask with it are told the same."""
 
     def stand_still(self, *, still: bool) -> None:
         """Stop or go on with the clock of training while learners meet to evaluate or to save."""
+
+    def capture(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold of clock and record, as JSON; called when all have met."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with clock and record from what `capture` returned, or from its ``now`` alone, when all have met."""

@@ -43,6 +43,15 @@ class Strategy:
     bucket_bytes: int = 0
     """Call `ready` during the backward pass in parts of about this size; 0: never."""
 
+    @property
+    def boundary(self) -> int:
+        """After how many steps newcomers are let in best: where all learners hold the same again."""
+        return 1
+
+    def keeps(self, me: Learner) -> Sequence[slice]:
+        """Say which parts of the vector only we know; after a loss they are taken from us, all else is the mean."""
+        return ()
+
     def check(self, size: int) -> None:
         """Raise `SettingsError` where the settings do not fit ``size`` learners; called before training starts."""
 

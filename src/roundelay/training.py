@@ -9,8 +9,8 @@ back to the snapshot, the minibatch is given back, and the survivors assemble an
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,16 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundelay.budget import Budget, Claim, Claims, left_over
+from roundelay.budget import Budget, Claim, Claims
+from roundelay.checkpoint import CheckpointSettings, Saver
 from roundelay.communicator import Communicator
-from roundelay.errors import LearnerLost, Mismatch, NumericalError, SettingsError
+from roundelay.errors import LearnerLost, NumericalError, SettingsError
 from roundelay.learner import Learner
 from roundelay.ledger import Ledger
+from roundelay.meeting import check_finite, decide, evaluate_consensus, save
+from roundelay.merging import WELCOME, describe_state, merge, somebody_waits
 from roundelay.order import Order, watch
-from roundelay.runtime import Runtime, View
+from roundelay.resuming import plan_start, report_start, resume
+from roundelay.runtime import Runtime
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
-from roundelay.task import Schedule, Scores, Task, evaluate, seed_minibatch
+from roundelay.task import Schedule, Scores, Task, seed_minibatch
 
 __all__ = ["Training"]
 
@@ -62,10 +66,15 @@ class Training:
         self.loss = math.nan
         self.on_step: Callable[[Training], None] | None = None
         self.on_scores: Callable[[Training], None] | None = None
+        self.checkpoint: CheckpointSettings | None = None  # how often to save
+        self.saver: Saver | None = None  # what saves
+        self.saved = self.began = 0.0  # when the last checkpoint was made, and when this stretch began
+        self.lower = 1.0  # a factor of the learning rate on top of the checkpoint's, where we are rolled back to one
         self.ledger = Ledger(runtime)
         self.world: Communicator
         self._unfinished = False  # whether a snapshot was taken whose step has not ended
-        self._start: float | None = None  # what all weights would sum to without steps; debug mode only
+        self._why = ""  # the last membership ended
+        self.conserved: float | None = None  # what all weights would sum to without steps; debug mode only
 
     @property
     def who(self) -> str:
@@ -90,13 +99,15 @@ class Training:
         """Agree on who is here and what is left, and start from the mean of those who hold the model."""
         me = self.me
         report = {
-            "holds": self.holds,
+            **describe_state(self),
+            **report_start(self),
             "epoch": self.epoch,
             "stretch": self.stretch,
             "left": self._left,
             "trained": self.ledger.trained,
+            "why": self._why,
         }
-        view = await self.runtime.assemble(me, report, self._resolve)
+        view = await self.runtime.assemble(me, report, plan_start)
         servers = self.strategy.servers
         if view.size <= servers:
             raise SettingsError(
@@ -107,41 +118,24 @@ class Training:
         me.serves = view.rank < servers
         me.number = view.rank - (0 if me.serves else servers)
         self.world, self.learners = watch(self.ledger.watch(me.comm), self.order), view.size - servers
-        await self._merge(view)  # until it is done, what was left before is what is left
-        newcomer, self.holds = not self.holds, True
+        if view.plan.get("checkpoint") is not None:
+            return await resume(self, view)
+        await merge(self, view)  # until it is done, what was left before is what is left
+        newcomer, self.holds = not self.holds or view.rank not in view.plan["holders"], True
         self.stretch, self.epoch = view.plan["stretch"], view.epoch
         self.offer(view.plan["left"])
-        await self._begin_strategy(view.plan["holders"][0] if view.epoch else None, newcomer=newcomer)
+        await self.begin_strategy(view.plan["holders"][0] if view.epoch else None, newcomer=newcomer)
         left = [range(begin, end) for begin, end in self._left]
         self.claim_from(left[0] if len(left) == 1 else list(itertools.chain.from_iterable(left)))
+        if newcomer and view.epoch:
+            self.runtime.record.write("joined", self.who, self.runtime.now(), epoch=view.epoch, size=view.size)
 
-    def _resolve(self, reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
-        """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model.
-
-        The furthest and, there, the latest to have merged know what was left then; what was trained before is not.
-        """
-        holders = [rank for rank, report in enumerate(reports) if report["holds"]] or [0]
-        latest = max((reports[rank]["stretch"], reports[rank]["epoch"]) for rank in holders)
-        same = [report for report in reports if (report["stretch"], report["epoch"]) == latest]
-        left = left_over(same[0]["left"], [*(report["trained"] for report in same), safe])
-        return {"stretch": latest[0], "left": left, "holders": holders}
-
-    async def _merge(self, view: View) -> None:
-        holders = view.plan["holders"]
-        if len(holders) == 1:
-            await self.world.broadcast(self.me.weights, root=holders[0])
-        else:
-            await self.world.mean(self.me.weights, weight=float(view.rank in holders))
-            await self.me.settle("average", self.world, weight=float(view.rank in holders))
-        for constant in self.me.constants:
-            await self.world.broadcast(constant.data, root=holders[0])
-
-    async def _begin_strategy(self, veteran: int | None = None, *, newcomer: bool = True) -> None:
+    async def begin_strategy(self, veteran: int | None = None, *, newcomer: bool = True) -> None:
         """Set up the strategy of this stretch; after a loss ``veteran`` is a rank that was there before."""
         me, servers = self.me, self.strategy.servers
         warmup = self.stretches[min(self.stretch, len(self.stretches) - 1)].warmup
         self.acting = self.warming if warmup else self.strategy
-        me.comm, me.stands_for, self._start = self.world, 1, None
+        me.comm, me.stands_for, self.conserved = self.world, 1, None
         if servers and warmup:
             me.comm = self.world.split([range(servers), range(servers, self.world.size)])
         me.alias(one=self.world.size == 1 or self.acting.whole)
@@ -155,6 +149,14 @@ class Training:
             self.runtime.record.write("form", self.who, self.runtime.now(), form=self.acting.remark)
         if self.acting.answers:
             self.runtime.open(me, self.acting if self.order is None else self.order.serving(self.acting))
+
+    def cut(self, position: int) -> None:
+        """Have all meet at ``position`` too, if it is inside the stretch we are in or about to begin."""
+        for index in range(self.stretch, min(self.stretch + 1, len(self.stretches))):
+            whole = self.stretches[index]
+            if whole.begin < position < whole.end:
+                before = dataclasses.replace(whole, end=position, evaluate=False, checkpoint=False)
+                self.stretches[index : index + 1] = [before, dataclasses.replace(whole, begin=position)]
 
     def partition(self) -> list[list[int]]:
         """Return the ranks of those who step together, and each server by itself."""
@@ -170,6 +172,7 @@ class Training:
     def claim_from(self, left: Sequence[int]) -> None:
         """Hand out these minibatches from now on."""
         groups = self.acting.pace(self.learners)
+        self.counter, self.welcoming = f"claimed {self.epoch} {self.stretch}", False
         if self.me.serves and self.stretch < len(self.stretches):
             self.me.at(self.stretches[self.stretch].end - len(left))
         self.claims = Claims(left, groups, 0 if self.me.serves else self.me.number, self.budget)
@@ -182,7 +185,9 @@ class Training:
         if self._unfinished:
             self.me.weights.copy_(self.me.seen)
             self._unfinished = False
-        self.runtime.record.write("lost", self.who, self.runtime.now(), why=str(lost), epoch=self.epoch)
+        self._why = str(lost)
+        if self._why != WELCOME:
+            self.runtime.record.write("lost", self.who, self.runtime.now(), why=self._why, epoch=self.epoch)
 
     # -- minibatches --------------------------------------------------------------------------------------------
 
@@ -197,11 +202,12 @@ class Training:
 
     async def claim(self) -> Claim | None:
         """Take the next minibatch of the cluster's common budget; ``None``: the stretch is spent."""
+        self.welcoming = await somebody_waits(self)
         if not self.claims.counted:
-            return self.claims.take(self.claims.next_base())
+            return self.claims.take(self.claims.next_base()) if not self.welcoming else None
         base, size = 0, len(self.claims.group)
         if self.claims.seat == 0:
-            base = await self.runtime.count(f"claimed {self.epoch} {self.stretch}", size)
+            base = await self.runtime.count(self.counter, size)
             if self.order is not None:
                 base = await self.order.claimed(base)
         if self.group is not None and size > 1:
@@ -246,87 +252,39 @@ class Training:
         stretch = self.stretches[self.stretch]
         if not self.me.serves:
             await self.acting.rest(self.me)
-        await self.world.mean(torch.zeros(1))  # all have finished: no request is under way
+        waiting = torch.tensor([float(self.welcoming or (self.runtime.lossy and self.runtime.newcomers()))])
+        await self.world.mean(waiting)  # all have finished: no request is under way
+        if float(waiting):
+            raise LearnerLost(WELCOME)
         self.runtime.stand_still(still=True)
         wanted = stretch.evaluate and (self.task.held_out or self.me.debug)
-        stop = await self._evaluate(stretch.end) if wanted else False
-        self.stretch = len(self.stretches) if stop else self.stretch + 1
         if stretch.warmup and self.strategy.servers:  # which took no part in it
             await self.world.broadcast(self.me.weights, root=self.strategy.servers)
+        stop = await evaluate_consensus(self, stretch.end) if wanted else False
+        self.stretch = len(self.stretches) if stop else self.stretch + 1
+        saving = await decide(self, stretch)
         self.offer([])
         if self.stretch < len(self.stretches):
             now = self.stretches[self.stretch]
             self.offer([(now.begin, now.end)])
             if stretch.warmup and not now.warmup:
-                await self._begin_strategy()
+                await self.begin_strategy()
             self.claim_from(range(now.begin, now.end))
+        if saving:
+            save(self, stretch.end)
         await self.world.mean(torch.zeros(1))
         self.runtime.stand_still(still=False)
-
-    async def _evaluate(self, position: int) -> bool:
-        """Evaluate the consensus, each learner a share of the held-out minibatches; return whether to stop."""
-        me, task = self.me, self.task
-        takes_part = not (me.serves and self.acting is self.warming)
-        consensus = await self.acting.consensus(me) if takes_part else me.weights
-        self._check_finite(consensus, f"the consensus after minibatch {position}")
-        shares = range(0) if me.serves else range(me.number, task.held_out, self.learners)
-        kept = me.seen.clone()
-        mine: dict[str, Any] = {"scores": evaluate(task, me.module, shares, lambda: me.load(consensus))}
-        me.load(kept)
-        if not me.serves:
-            mine["distance"] = float(torch.linalg.vector_norm(me.weights - consensus))
-            mine["norm"] = float(torch.linalg.vector_norm(consensus))
-        if me.debug:
-            mine["sum"], mine["moved"] = float(me.weights.sum(dtype=torch.float64)), me.moved
-        everyone = await gather_json(self.world, mine)
-        self._check_conserved(everyone)
-        sums: Scores = {}
-        for scores in (other["scores"] for other in everyone):
-            for name, value in scores.items():
-                sums[name] = sums.get(name, 0.0) + value
-        frames = sums.pop("frames", 0.0)
-        self.scores = {name: value / frames for name, value in sums.items()} if frames else {}
-        self.scores["distance"] = max(other["distance"] for other in everyone if "distance" in other)
-        if self.world.rank == 0:
-            self.runtime.record.write(
-                "evaluate",
-                self.who,
-                self.runtime.now(),
-                minibatch=position,
-                epoch=position / self.budget.per_epoch,
-                **self.scores,
-            )
-        self.evaluated = consensus
-        if self.on_scores is not None:
-            self.on_scores(self)
-        return self.schedule.met(self.scores) if self.schedule is not None else False
+        self.began = self.runtime.now()
 
     async def finish(self) -> Tensor:
         """Return the consensus, when all have met for the last time."""
         consensus = await self.acting.consensus(self.me)
         await self.world.mean(torch.zeros(1))
         await self.runtime.close(self.me)
-        self._check_finite(consensus, "the consensus")
+        check_finite(self, consensus, "the consensus")
+        if self.saver is not None:
+            self.saver.wait()
         return consensus
-
-    # -- guards -------------------------------------------------------------------------------------------------
-
-    def _check_finite(self, vector: Tensor, what: str) -> None:
-        if not math.isfinite(float(vector.sum())) and not bool(torch.isfinite(vector).all()):
-            raise NumericalError(f"{self.who}: {what} has weights that are not finite; a lower learning rate may do")
-
-    def _check_conserved(self, everyone: Sequence[dict[str, Any]]) -> None:
-        """See, in debug mode, that mixing has kept the sum of all learners' weights."""
-        if not (self.me.debug and self.acting.conserves):
-            return
-        now = sum(other["sum"] for other in everyone)
-        moved = sum(other["moved"] for other in everyone)
-        if self._start is not None and abs(now - moved - self._start) > 1e-4 * max(1.0, abs(now)):
-            raise Mismatch(
-                f"{type(self.acting).__name__} does not conserve the mean: the weights sum to {now:.9g}, "
-                f"steps account for {self._start + moved:.9g}"
-            )
-        self._start = now - moved
 
 
 class Gradient:
@@ -359,9 +317,3 @@ class Gradient:
             me.collect()
         if finish is not None:
             finish()
-
-
-async def gather_json(comm: Communicator, value: Any) -> list[Any]:
-    """Return everyone's ``value`` in rank order."""
-    data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    return [json.loads(bytes(other.tolist())) for other in await comm.gather(data)]

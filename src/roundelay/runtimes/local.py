@@ -71,6 +71,7 @@ class LocalRuntime:
 
     clock: Clock = "wall"
     lossy = False
+    seat, seats = 0, 1
 
     def __init__(self, record: Record | None = None) -> None:
         self.record = record if record is not None else Record(None, clock="wall")
@@ -122,9 +123,19 @@ class LocalRuntime:
     def trained(self, numbers: Sequence[int]) -> None:
         """Nobody outlives us."""
 
-    def newcomers(self) -> bool:
+    def newcomers(self, key: str = "") -> bool:
         """Nobody ever comes."""
         return False
 
     def stand_still(self, *, still: bool) -> None:
         """Do nothing: the wall clock does not stop."""
+
+    def capture(self) -> dict[str, Any]:
+        """Return the time and the record's place."""
+        return {"now": self.now(), "record": self.record.mark()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._start = time.monotonic() - state["now"]
+        if "record" in state:
+            self.record.rewind(state["record"])

@@ -18,11 +18,11 @@ from typing import Any, NoReturn, TypeVar
 
 from roundelay.errors import CommunicationError, MissingExtra
 from roundelay.learner import Learner
+from roundelay.meeting import gather_json
 from roundelay.record import Kind, Record, merge_records
 from roundelay.runtime import Clock, Resolve, View, Work
 from roundelay.runtimes.baton import complete
 from roundelay.strategy import Strategy
-from roundelay.training import gather_json
 
 __all__ = ["MpiRuntime", "end_all", "require", "runtime", "under_mpi"]
 
@@ -94,6 +94,7 @@ class MpiRuntime:
         from roundelay.runtimes.mpi_engine import Engine
 
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        self.seat, self.seats = self.rank, self.size
         self.folder, self.slow = folder, slow
         self.record = Record(folder / f"record-{self.rank}.jsonl" if folder else None, clock=self.clock, spans=spans)
         self._start = time.monotonic()
@@ -139,6 +140,17 @@ class MpiRuntime:
             begin, self._still_since = self._still_since, None
             self.note("evaluate", begin, self.now())
 
+    def capture(self) -> dict[str, Any]:
+        """Return the time and the record's place."""
+        return {"now": self.now(), "record": self.record.mark()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._start = time.monotonic() - state["now"]
+        self._still_since = self.now()
+        if "record" in state:
+            self.record.rewind(state["record"])
+
     # -- membership ---------------------------------------------------------------------------------------------
 
     async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
@@ -158,7 +170,7 @@ class MpiRuntime:
     def trained(self, numbers: Sequence[int]) -> None:
         """Put nothing down: nobody outlives anybody."""
 
-    def newcomers(self) -> bool:
+    def newcomers(self, key: str = "") -> bool:
         """Nobody joins an MPI job."""
         return False
 

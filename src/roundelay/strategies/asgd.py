@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,6 +45,9 @@ class ASGD(Asynchronous):
                 raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
         if self.damping < 0:
             raise SettingsError(f"strategy.damping must be at least 0, not {self.damping}")
+
+    def keeps(self, me: Learner) -> Sequence[slice]:
+        return [self.cuts[me.comm.rank]] if me.serves else []
 
     def setup(self, me: Learner) -> None:
         self.cuts = me.cuts(self.servers)

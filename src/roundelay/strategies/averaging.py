@@ -34,6 +34,10 @@ class Averaging(Strategy):
     topology: Literal["all-reduce", "butterfly", "ring", "hopping-ring"] = "all-reduce"
     optimizer_state: OptimizerState = "keep"
 
+    @property
+    def boundary(self) -> int:
+        return self.every
+
     def check(self, size: int) -> None:
         for name in ("period", "period_frames"):
             if (value := getattr(self, name)) is not None and value < 1:

@@ -44,6 +44,10 @@ class BMUF(Strategy):
     form: Literal["nesterov", "classical"] = "nesterov"
     optimizer_state: OptimizerState = "reset"  # as CNTK does
 
+    @property
+    def boundary(self) -> int:
+        return self.every
+
     def check(self, size: int) -> None:
         for name in ("block", "block_frames"):
             if (value := getattr(self, name)) is not None and value < 1:

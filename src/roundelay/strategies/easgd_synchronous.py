@@ -26,6 +26,10 @@ class SynchronousEASGD(EASGD):
     state: ClassVar[tuple[str, ...]] = (*EASGD.state, "centre")
     servers = 0
 
+    @property
+    def boundary(self) -> int:
+        return self.period
+
     def check(self, size: int) -> None:
         super().check(size)
         if self.elasticity is not None and size * self.elasticity > 1:

@@ -31,6 +31,10 @@ class GossipPGA(DPSGD):
 
     period: int = 10  # H
 
+    @property
+    def boundary(self) -> int:
+        return self.period
+
     def check(self, size: int) -> None:
         super().check(size)
         if self.period < 1:

@@ -50,6 +50,9 @@ class Hierarchical(Strategy):
                 begin += count
         return nodes
 
+    def keeps(self, me: Learner) -> Sequence[slice]:
+        return self.outer.keeps(me) if self.leads else ()
+
     def check(self, size: int) -> None:
         given = self.learners_per_node
         counts = [given] if isinstance(given, int) else given

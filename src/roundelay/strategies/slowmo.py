@@ -37,6 +37,10 @@ class SlowMo(Strategy):
     slow_rate: float = 1.0  # alpha
     optimizer_state: OptimizerState = "keep"
 
+    @property
+    def boundary(self) -> int:
+        return self.period
+
     def check(self, size: int) -> None:
         if self.period < 1:
             raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
