@@ -54,7 +54,7 @@ class StudyFolder:
             "title": study.title,
             "target": config.plain(study.target),
             "budget": {"frames": matrix.frames},
-            "baseline": study.baseline,
+            "baseline": matrix.baseline,
             "blocks": study.blocks,
             "tuning": config.plain(study.tuning),
             "strategies": list(dict.fromkeys(cell.strategy for cell in matrix.cells)),

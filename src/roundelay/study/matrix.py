@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,8 @@ class Matrix:
 
     trials: list[Cell] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
+    baseline: str = ""
+    """How the study labels the strategy of the baseline."""
 
     @property
     def frames(self) -> int:
@@ -88,8 +90,7 @@ def expand(study: Study) -> Matrix:
             seen.add(cell.name)
             matrix.cells.append(cell)
     _check_frames(matrix.cells)
-    # By seed, so that a study that is stopped has seen all strategies alike.
-    matrix.cells.sort(key=lambda cell: (cell.on != "simulator", cell.seed))
+    matrix.baseline = _baseline(study, study.strategies).get("label", study.baseline)
     for cell in matrix.cells:
         if study.tuning.rates and cell.base not in seen:
             seen.add(cell.base)
@@ -110,8 +111,12 @@ def _cells(study: Study, maker: _Maker) -> Iterator[Cell]:
         for entry in entries:
             for learners in part.learners or []:
                 yield from _of_group(part, maker, entry, learners)
-        baseline = next((entry for entry in entries if entry["name"] == study.baseline), {"name": study.baseline})
-        yield from _of_group(part, maker, baseline, 1)
+        yield from _of_group(part, maker, _baseline(study, entries), 1)
+
+
+def _baseline(study: Study, entries: Sequence[str | Table]) -> Table:
+    tables = (entry for entry in entries if isinstance(entry, dict))
+    return next((entry for entry in tables if entry["name"] == study.baseline), {"name": study.baseline})
 
 
 def _of_group(part: Part, maker: _Maker, entry: Table, learners: int) -> Iterator[Cell]:

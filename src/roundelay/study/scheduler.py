@@ -71,7 +71,7 @@ class Scheduler:
         with self.folder.locked() as lock:
             self.folder.create(self.study, self.matrix)
             self._sort_out()
-            self.watcher.planned(len(self.matrix.trials) + len(self.matrix.cells), self._count_done())
+            self.watcher.planned(len(self.matrix.trials) + len(self.matrix.cells), len(self.outcomes))
             with _Crew(self.jobs, lock, self.folder.path / "log.txt") as crew:
                 while self._ready or crew.busy or self._waiting:
                     self._start(crew)
@@ -113,9 +113,8 @@ class Scheduler:
             else:
                 found = [self.outcomes[trial.name] for trial in trials]
                 self._take(cell.at(choose_rate(trials, found, self.study.target.score)))
-
-    def _count_done(self) -> int:
-        return len(self.outcomes)
+        # By seed, so that a study that is stopped has seen all strategies alike.
+        self._ready.sort(key=lambda cell: (cell.on == "processes", not cell.trial, cell.seed))
 
     def _start(self, crew: _Crew) -> None:
         """Give work to whoever has none.  A cell on processes is measured by the wall clock: it runs alone."""

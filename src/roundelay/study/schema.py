@@ -63,7 +63,7 @@ class Cell(TypedDict):
     model: str
     learners: int
     seed: int
-    rate: float
+    rate: float | None
     trial: bool
     regime: str
     """Empty, or why the cell is outside the regime of its paper: then it is shown and not ranked."""
@@ -102,7 +102,7 @@ class Row(TypedDict):
     hits: int
     """How many seeds reached the target."""
     rank: int | None
-    """From 1, by the median time to the target; ``None``: the target was missed, or outside the regime."""
+    """From 1, by the median time to the target, shared where equal; ``None``: the target was missed, or outside the regime."""
     time: Spread
     """Seconds to the target."""
     frames: Spread

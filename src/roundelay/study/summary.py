@@ -2,13 +2,235 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from roundelay.study.schema import Summary
+from roundelay.errors import CheckpointError
+from roundelay.study.answer import answer_group, answer_study
+from roundelay.study.folder import read_json
+from roundelay.study.reading import read_cell
+from roundelay.study.schema import Answer, Cell, Group, Profile, Row, Spread, Summary, Target, Trials
+from roundelay.study.statistics import better, spread
 
 __all__ = ["summarise"]
+
+FACTORS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
+NO_ANSWER: Answer = {
+    "headline": "", "sentences": [], "changes": [], "certainty": "none", "winner": None, "runner_up": None,
+    "ratio": None,
+}  # fmt: skip
 
 
 def summarise(folder: Path) -> Summary:
     """Read ``study.json`` and every ``runs/*/cell.json`` with its record; the result is plain JSON (`schema`)."""
-    raise NotImplementedError
+    about = read_json(folder / "study.json")
+    if about is None:
+        raise CheckpointError(f"{folder}: no study.json that can be read; is it a study's folder?")
+    target: Target = about["target"]
+    found = {planned["name"]: read_cell(folder, planned, target) for planned in about["cells"]}
+    cells = [cell for cell in found.values() if cell is not None]
+    missing = [name for name, cell in found.items() if cell is None]
+    rows = [_row(alike, target) for alike in _alike(cell for cell in cells if not cell["trial"])]
+    _speed_up(rows, about["baseline"])
+    trials = [_trials(alike, target) for alike in _alike(cell for cell in cells if cell["trial"])]
+    groups = _groups(rows, about["baseline"])
+    for group in groups:
+        group["answer"] = answer_group(group, groups, target, trials=trials, cells=cells)
+    faults = [
+        {"cell": cell["name"], "status": cell["status"], "error": cell["error"]}
+        for cell in cells
+        if cell["status"] != "done"
+    ]
+    return {
+        "title": about["title"],
+        "target": target,
+        "budget": about["budget"],
+        "baseline": about["baseline"],
+        "complete": not missing and not any(cell["status"] == "interrupted" for cell in cells),
+        "missing": missing,
+        "answer": answer_study(groups, target, missing=len(missing), budget=about["budget"]["frames"]),
+        "groups": groups,
+        "rows": rows,
+        "trials": trials,
+        "profiles": [profile for clock in ("virtual", "wall") for profile in _profiles(groups, clock)],
+        "cells": cells,
+        "faults": faults,
+        "notes": _notes(about, cells),
+    }
+
+
+def _alike(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Put cells together that differ by no more than their seed, or their rate."""
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        key = (cell["strategy"], cell["on"], cell["cluster"], cell["model"], cell["learners"])
+        groups.setdefault(key, []).append(cell)
+    return list(groups.values())
+
+
+def _row(cells: list[Cell], target: Target) -> Row:
+    cells = sorted(cells, key=lambda cell: cell["seed"])
+    first, statuses = cells[0], [cell["status"] for cell in cells]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["scores"]))
+    time = spread([cell["reached_seconds"] for cell in cells])
+    rated = [cell["wer"].get("wer") for cell in cells if cell["wer"] is not None]
+    rates = [float(rate) for rate in rated if isinstance(rate, int | float)]
+    return {
+        "strategy": first["strategy"],
+        "on": first["on"],
+        "clock": first["clock"],
+        "cluster": first["cluster"],
+        "model": first["model"],
+        "learners": first["learners"],
+        "rate": first["rate"],
+        "seeds": [cell["seed"] for cell in cells],
+        "cells": [cell["name"] for cell in cells],
+        "regime": next((cell["regime"] for cell in cells if cell["regime"]), ""),
+        "statuses": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
+        "hits": sum(value is not None for value in time["values"]),
+        "rank": None,
+        "time": time,
+        "frames": spread([cell["reached_frames"] for cell in cells]),
+        "score": spread([cell["scores"].get(target["score"]) for cell in cells]),
+        "scores": {name: spread([cell["scores"].get(name) for cell in cells]) for name in names},
+        "seconds": spread([cell["seconds"] for cell in cells]),
+        "frames_per_second": _rates([cell["frames_per_second"] for cell in cells]),
+        "speedup": None,
+        "efficiency": None,
+        "throughput_speedup": None,
+        "throughput_efficiency": None,
+        "wer": spread(rates) if rates else None,
+    }
+
+
+def _rates(values: list[float | None]) -> Spread:
+    """Return the spread of figures of which more is better: those of runs that failed say nothing."""
+    known = spread([value for value in values if value is not None])
+    return known | {"values": values}
+
+
+def _speed_up(rows: list[Row], baseline: str) -> None:
+    """Set every row's speed-up over the one learner of the baseline on the same cluster with the same model."""
+    ones = {_where(row): row for row in rows if row["strategy"] == baseline and row["learners"] == 1}
+    for row in rows:
+        one = ones.get(_where(row))
+        if one is None:
+            continue
+        if row["time"]["median"] and one["time"]["median"]:
+            row["speedup"] = speedup = one["time"]["median"] / row["time"]["median"]
+            row["efficiency"] = speedup / row["learners"]
+        fast, slow = row["frames_per_second"]["median"], one["frames_per_second"]["median"]
+        if fast and slow:
+            row["throughput_speedup"] = fast / slow
+            row["throughput_efficiency"] = fast / slow / row["learners"]
+
+
+def _where(row: Row) -> tuple[str, str, str]:
+    return row["on"], row["cluster"], row["model"]
+
+
+def _groups(rows: list[Row], baseline: str) -> list[Group]:
+    ones = {_where(row): row for row in rows if row["strategy"] == baseline and row["learners"] == 1}
+    keyed: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        keyed.setdefault((*_where(row), row["learners"]), []).append(row)
+    groups: list[Group] = []
+    for members in keyed.values():
+        _rank(members)
+        first = members[0]
+        one = ones.get(_where(first))
+        groups.append(
+            {
+                "key": {
+                    "on": "simulator" if first["on"] == "simulator" else "processes",
+                    "clock": "virtual" if first["clock"] == "virtual" else "wall",
+                    "cluster": first["cluster"],
+                    "model": first["model"],
+                    "learners": first["learners"],
+                },
+                "baseline": baseline,
+                "baseline_time": one["time"]["median"] if one is not None else None,
+                "rows": members,
+                "answer": NO_ANSWER,
+            }
+        )
+    return groups
+
+
+def _rank(rows: list[Row]) -> None:
+    """Order by the median time to the target; those that missed it by their score, those outside the regime last."""
+
+    def order(row: Row) -> tuple[bool, float, float]:
+        time, score = row["time"]["median"], row["score"]["median"]
+        return (bool(row["regime"]), math.inf if time is None else time, math.inf if score is None else score)
+
+    rows.sort(key=order)
+    ranked = [row for row in rows if not row["regime"] and row["time"]["median"] is not None]
+    for row in ranked:  # equal times share a rank
+        row["rank"] = 1 + sum(better(other["time"]["median"], row["time"]["median"]) for other in ranked)
+
+
+def _trials(cells: list[Cell], target: Target) -> Trials:
+    cells = sorted(cells, key=lambda cell: cell["rate"] or 0.0)
+    first = cells[0]
+    scores = [cell["scores"].get(target["score"]) for cell in cells]
+    rates = [cell["rate"] or 0.0 for cell in cells]
+    known = [(score, rate) for score, rate in zip(scores, rates, strict=True) if score is not None]
+    chosen = min(known)[1] if known else min(rates)
+    return {
+        "strategy": first["strategy"],
+        "on": first["on"],
+        "cluster": first["cluster"],
+        "model": first["model"],
+        "learners": first["learners"],
+        "rates": rates,
+        "scores": scores,
+        "cells": [cell["name"] for cell in cells],
+        "chosen": chosen,
+        "at_edge": len(rates) > 2 and chosen in (rates[0], rates[-1]),
+    }
+
+
+def _profiles(groups: list[Group], clock: str) -> list[Profile]:
+    """Say in what share of the groups of several learners a strategy is within each factor of the best."""
+    several = [group for group in groups if group["key"]["clock"] == clock and group["key"]["learners"] > 1]
+    ratios: dict[str, list[float]] = {}
+    for group in several:
+        ranked = [row for row in group["rows"] if row["rank"] is not None]
+        best = ranked[0]["time"]["median"] if ranked else None
+        for row in group["rows"]:
+            time = row["time"]["median"]
+            hit = row["rank"] is not None and time is not None and best
+            ratios.setdefault(row["strategy"], []).append(time / best if hit and best and time else math.inf)
+    profiles: list[Profile] = []
+    for strategy, theirs in ratios.items():
+        shares = [sum(ratio <= factor + 1e-9 for ratio in theirs) / len(several) for factor in FACTORS]
+        area = sum(max(0.0, 1 - math.log(ratio) / math.log(FACTORS[-1])) for ratio in theirs) / len(several)
+        profiles.append(
+            {"strategy": strategy, "clock": clock, "factors": FACTORS, "shares": shares, "area": round(area, 4)}
+        )
+    return sorted(profiles, key=lambda profile: -profile["area"])
+
+
+def _notes(about: dict[str, Any], cells: list[Cell]) -> list[str]:
+    tuning, target = about.get("tuning", {}), about["target"]
+    notes = [
+        f"Every run trains {about['budget']['frames']:,.0f} frames, whatever the number of learners.",
+        f"The target, {target['score']} at most {target['value']:g} on dev, was fixed before any run; the time to it "
+        "is that of the first evaluation that saw it reached, and a run that never did counts as a miss.",
+        "Figures are medians over seeds with their range; where at least half of the seeds missed, there is none.",
+        f"The baseline is one learner ({about['baseline']}), without stragglers and losses.",
+    ]
+    if tuning.get("rates"):
+        notes.append(
+            f"Each strategy had {len(tuning['rates'])} trials for each number of learners, of "
+            f"{100 * tuning.get('share', 1.0):g} % of the budget, with a seed that does not count; the rate with the "
+            f"best {target['score']} on dev was taken."
+        )
+    if any(cell["regime"] for cell in cells):
+        notes.append(f"Cells in whose budget {about.get('blocks', 20)} x N blocks do not fit are shown and not ranked.")
+    if any(cell["clock"] == "wall" for cell in cells) and any(cell["clock"] == "virtual" for cell in cells):
+        notes.append("Wall time and virtual time are never compared with each other.")
+    return notes

@@ -1,0 +1,257 @@
+"""The short answer in words: which strategy, by how much, with what certainty, and what would change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from roundelay.study.schema import Answer, Cell, Group, Row, Target, Trials
+from roundelay.study.statistics import better, chance, compare_times, spread
+
+__all__ = ["answer_group", "answer_study", "say_score"]
+
+ABOUT_EQUAL = 1.03  # times; less is below what a choice of seeds does
+LEVELS = 40  # targets that are tried to see where another strategy would be first
+
+
+def say_score(name: str, value: float) -> str:
+    """Write a score as people do: an error in percent."""
+    return f"{100 * value:.1f} %" if name == "error" else f"{value:.3g}"
+
+
+def answer_group(
+    group: Group, groups: Sequence[Group], target: Target, *, trials: Sequence[Trials], cells: Sequence[Cell]
+) -> Answer:
+    """Answer for one set of conditions."""
+    ranked = [row for row in group["rows"] if row["rank"] is not None]
+    if not ranked:
+        return _nobody(group, target)
+    first, second = ranked[0], ranked[1] if len(ranked) > 1 else None
+    ratio = _ratio(first, second)
+    sentences = _certainty(first, second) + _left_out(group, target)
+    changes = [
+        *_other_conditions(group, groups, first),
+        *_other_targets(group, target, cells, first),
+        *_other_measures(group, target, first),
+        *_edges(group, trials),
+    ]
+    return {
+        "headline": _headline(group, target, first, second),
+        "sentences": sentences,
+        "changes": changes,
+        "certainty": compare_times(first["time"], second["time"]) if second is not None else "none",
+        "winner": first["strategy"],
+        "runner_up": second["strategy"] if second is not None else None,
+        "ratio": ratio,
+    }
+
+
+def answer_study(groups: Sequence[Group], target: Target, *, missing: int, budget: float) -> Answer:
+    """Answer for the whole study: the group with the most learners, and a sentence for each other kind of group."""
+    if not groups:
+        return {
+            "headline": "Nothing has been computed yet.", "sentences": [], "changes": [], "certainty": "none",
+            "winner": None, "runner_up": None, "ratio": None,
+        }  # fmt: skip
+    most = max(groups, key=lambda group: (group["key"]["on"] == "simulator", group["key"]["learners"]))
+    whole = most["answer"].copy()
+    others = []
+    seen = {_place(most)}
+    for group in sorted(groups, key=lambda group: -group["key"]["learners"]):
+        if _place(group) not in seen:
+            seen.add(_place(group))
+            others.append(group["answer"]["headline"])
+    whole["sentences"] = [*whole["sentences"], *others]
+    if missing:
+        whole["sentences"] = [
+            f"{missing} cells have not been computed yet: all of this may change.",
+            *whole["sentences"],
+        ]
+    whole["changes"] = [*whole["changes"], f"A budget other than {budget:,.0f} frames may rank them otherwise."]
+    return whole
+
+
+def _place(group: Group) -> tuple[str, str, str]:
+    return group["key"]["on"], group["key"]["cluster"], group["key"]["model"]
+
+
+def _conditions(group: Group) -> str:
+    key = group["key"]
+    count = "one learner" if key["learners"] == 1 else f"{key['learners']} learners"
+    words = [f"{count} on processes" if key["on"] == "processes" else f"{count} in the simulator"]
+    if key["cluster"] and key["on"] == "simulator":
+        words.append(f"cluster {key['cluster']}")
+    if key["model"]:
+        words.append(f"model {key['model']}")
+    return ", ".join(words)
+
+
+def _goal(target: Target) -> str:
+    return f"{target['score']} {say_score(target['score'], target['value'])}"
+
+
+def _seconds(row: Row) -> str:
+    return f"{row['time']['median']:.3g} s of {row['clock']} time"
+
+
+def _ratio(first: Row, second: Row | None) -> float | None:
+    if second is None or not first["time"]["median"] or second["time"]["median"] is None:
+        return None
+    return second["time"]["median"] / first["time"]["median"]
+
+
+def _headline(group: Group, target: Target, first: Row, second: Row | None) -> str:
+    ratio, where = _ratio(first, second), _conditions(group).capitalize()
+    said = f"{where}: {first['strategy']} reaches {_goal(target)} first, in {_seconds(first)}"
+    if second is not None and ratio is not None and ratio < ABOUT_EQUAL:
+        pair = f"{first['strategy']} and {second['strategy']}"
+        said = f"{where}: {pair} are about equally fast, first to {_goal(target)} in {_seconds(first)}"
+    elif second is not None and ratio is not None:
+        said += f", {ratio:.2f} times as fast as the next, {second['strategy']}"
+    if first["speedup"] is not None and first["learners"] > 1:
+        said += f", and {first['speedup']:.3g} times as fast as one learner"
+    return said + "."
+
+
+def _nobody(group: Group, target: Target) -> Answer:
+    best = min(group["rows"], key=lambda row: _number(row["score"]["median"]))
+    said = f"{_conditions(group).capitalize()}: no strategy that counts reached {_goal(target)} in most of its seeds"
+    score = best["score"]["median"]
+    near = f"; the nearest is {best['strategy']} with {say_score(target['score'], score)}" if score is not None else ""
+    return {
+        "headline": f"{said}{near}.", "sentences": _left_out(group, target),
+        "changes": ["A longer budget or a target that is easier to reach would give an answer."],
+        "certainty": "none", "winner": None, "runner_up": None, "ratio": None,
+    }  # fmt: skip
+
+
+def _certainty(first: Row, second: Row | None) -> list[str]:
+    if second is None:
+        return ["No other strategy that counts reached the target, so there is no runner-up."]
+    seeds = len(first["seeds"])
+    sure = compare_times(first["time"], second["time"])
+    wins = sum(better(a, b) for a, b in zip(first["time"]["values"], second["time"]["values"], strict=False))
+    luck = chance(first["time"]["values"], second["time"]["values"])
+    odds = f"; equal ones would look so apart with probability {luck:.2f}" if luck is not None and seeds > 1 else ""
+    if sure == "clear":
+        return [f"That is clear: over {seeds} seeds the ranges of the two do not touch{odds}."]
+    if sure == "likely":
+        return [f"That is likely: it is faster in {wins} of {seeds} seeds, though ranges touch or seeds are few{odds}."]
+    if seeds < 2:
+        return ["With a single seed one cannot say how much of that is luck."]
+    return [f"That is too close to call: it is faster in {wins} of {seeds} seeds{odds}."]
+
+
+def _left_out(group: Group, target: Target) -> list[str]:
+    sentences = []
+    outside = [row["strategy"] for row in group["rows"] if row["regime"]]
+    if outside:
+        sentences.append(f"Outside the regime of its paper, hence not ranked: {', '.join(outside)}.")
+    missed = [row for row in group["rows"] if not row["regime"] and row["rank"] is None]
+    if missed:
+        said = [f"{row['strategy']} ({row['hits']} of {len(row['seeds'])} seeds)" for row in missed]
+        sentences.append(f"Missed {_goal(target)}: {', '.join(said)}.")
+    bad = {
+        row["strategy"]: row["statuses"].get("diverged", 0) + row["statuses"].get("failed", 0) for row in group["rows"]
+    }
+    if any(bad.values()):
+        said = [f"{name} ({count})" for name, count in bad.items() if count]
+        sentences.append(f"Runs that diverged or failed: {', '.join(said)}.")
+    return sentences
+
+
+def _other_conditions(group: Group, groups: Sequence[Group], first: Row) -> list[str]:
+    """Name the conditions under which another strategy is first."""
+    changes = []
+    for other in groups:
+        winner = next((row for row in other["rows"] if row["rank"] == 1), None)
+        same_clock = other["key"]["clock"] == group["key"]["clock"]
+        if other is group or winner is None or not same_clock or other["key"]["learners"] == 1:
+            continue
+        if winner["strategy"] != first["strategy"]:
+            changes.append(f"With {_conditions(other)} {winner['strategy']} is first ({_seconds(winner)}).")
+    return changes
+
+
+def _other_targets(group: Group, target: Target, cells: Sequence[Cell], first: Row) -> list[str]:
+    """Name the nearest target on each side at which another strategy would be first."""
+    name = target["score"]
+    curves = {
+        row["strategy"]: [cell for cell in cells if cell["name"] in set(row["cells"]) and cell["status"] == "done"]
+        for row in group["rows"]
+        if not row["regime"]
+    }
+    points = [point for alike in curves.values() for cell in alike for point in cell["curve"]]
+    seen = [point["scores"][name] for point in points if name in point["scores"]]
+    if not seen:
+        return []
+    changes = []
+    for side, end in (("a harder", min(seen)), ("an easier", max(seen))):
+        for k in range(1, LEVELS + 1):
+            value = target["value"] + (end - target["value"]) * k / LEVELS
+            winner = _winner_at(curves, name, value)
+            if (side == "a harder") != (value < target["value"]) or winner is None or winner == first["strategy"]:
+                continue
+            changes.append(f"With {side} target, {name} {say_score(name, value)}, {winner} would be first.")
+            break
+    return changes
+
+
+def _winner_at(curves: dict[str, list[Cell]], name: str, value: float) -> str | None:
+    times = {
+        strategy: spread([_reached(cell, name, value) for cell in alike])["median"]
+        for strategy, alike in curves.items()
+    }
+    known = {strategy: time for strategy, time in times.items() if time is not None}
+    return min(known, key=lambda strategy: known[strategy]) if known else None
+
+
+def _reached(cell: Cell, name: str, value: float) -> float | None:
+    return next((p["seconds"] for p in cell["curve"] if p["scores"].get(name, math.inf) <= value), None)
+
+
+def _other_measures(group: Group, target: Target, first: Row) -> list[str]:
+    """Name who would be first if something other than time counted."""
+    name, changes = target["score"], []
+    inside = [row for row in group["rows"] if not row["regime"]]
+    best = min(inside, key=lambda row: _number(row["score"]["median"]))
+    ours, theirs = first["score"]["median"], best["score"]["median"]
+    if best is not first and theirs is not None and ours is not None and theirs < ours:
+        changes.append(
+            f"By the {name} at the end of the budget {best['strategy']} is first "
+            f"({say_score(name, theirs)} against {say_score(name, ours)})."
+        )
+    least = min(inside, key=lambda row: _number(row["frames"]["median"]))
+    few, ours = least["frames"]["median"], first["frames"]["median"]
+    if least is not first and few is not None and ours is not None and few < ours:
+        changes.append(
+            f"If communication and waiting cost nothing, {least['strategy']} would be first: it needs "
+            f"{few:,.0f} frames, {first['strategy']} {ours:,.0f}."
+        )
+    lowest = min(inside, key=_words)
+    if _words(lowest) < _words(first) < math.inf:
+        said = f"{_words(lowest):.1f} % against {_words(first):.1f} %"
+        changes.append(f"By word error rate {lowest['strategy']} is first ({said}).")
+    return changes
+
+
+def _words(row: Row) -> float:
+    return math.inf if row["wer"] is None else _number(row["wer"]["median"])
+
+
+def _edges(group: Group, trials: Sequence[Trials]) -> list[str]:
+    key = group["key"]
+    at_edge = [
+        trial["strategy"]
+        for trial in trials
+        if trial["at_edge"]
+        and (trial["on"], trial["cluster"], trial["model"], trial["learners"])
+        == (key["on"], key["cluster"], key["model"], key["learners"])
+    ]
+    if not at_edge:
+        return []
+    return [f"The best rate was the first or last that was tried for {', '.join(at_edge)}: more trials may help them."]
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value

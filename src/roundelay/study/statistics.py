@@ -1,0 +1,55 @@
+"""Figures over seeds, and how sure one may be that one strategy is faster than another."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from roundelay.study.schema import Certainty, Spread
+
+__all__ = ["better", "chance", "compare_times", "spread"]
+
+FEWEST = 3  # seeds from which ranges say something
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Return median and range; ``None``, a miss, is larger than any number."""
+    ordered = sorted(math.inf if value is None else value for value in values)
+    if not ordered:
+        return {"median": None, "low": None, "high": None, "values": []}
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    low, median, high = (value if math.isfinite(value) else None for value in (ordered[0], middle, ordered[-1]))
+    return {"median": median, "low": low, "high": high, "values": list(values)}
+
+
+def better(one: float | None, other: float | None) -> bool:
+    """Tell whether ``one`` is less than ``other``, a miss being more than anything."""
+    return (math.inf if one is None else one) < (math.inf if other is None else other)
+
+
+def compare_times(first: Spread, second: Spread) -> Certainty:
+    """Say how sure it is that ``first`` is below ``second``."""
+    pairs = list(zip(first["values"], second["values"], strict=False))
+    if len(pairs) < 2:
+        return "open"
+    apart = first["high"] is not None and (second["low"] is None or first["high"] < second["low"])
+    if apart and len(pairs) >= FEWEST:
+        return "clear"
+    wins = sum(better(one, other) for one, other in pairs)
+    return "likely" if apart or (wins == len(pairs) and len(pairs) >= FEWEST) else "open"
+
+
+def chance(first: Sequence[float | None], second: Sequence[float | None]) -> float | None:
+    """Return how often a deal of all values at random would put ``first`` as far below ``second`` (Mann-Whitney)."""
+    if not first or not second or len(first) + len(second) > 16:
+        return None
+    values = [math.inf if value is None else value for value in [*first, *second]]
+    seen = _wins(values, range(len(first)))
+    deals = list(itertools.combinations(range(len(values)), len(first)))
+    return sum(_wins(values, deal) >= seen for deal in deals) / len(deals)
+
+
+def _wins(values: Sequence[float], chosen: Sequence[int]) -> float:
+    others = set(range(len(values))) - set(chosen)
+    return sum((values[i] < values[j]) + 0.5 * (values[i] == values[j]) for i in chosen for j in others)
