@@ -102,7 +102,7 @@ class Row(TypedDict):
     hits: int
     """How many seeds reached the target."""
     rank: int | None
-    """From 1, by the median time to the target, shared where equal; ``None``: the target was missed, or outside the regime."""
+    """From 1, by the median time to the target, shared where equal; ``None``: a miss, or outside the regime."""
     time: Spread
     """Seconds to the target."""
     frames: Spread
