@@ -16,6 +16,7 @@ from roundelay import config
 from roundelay.budget import Budget
 from roundelay.errors import SettingsError, suggest
 from roundelay.job import Job
+from roundelay.optim.natural_gradient import NaturalGradientSettings, precondition
 from roundelay.optim.schedules import ScheduleBase
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.synchronous import Synchronous
@@ -81,6 +82,7 @@ class Experiment:
     optimizer: dict[str, Any] = field(default_factory=lambda: {"name": "SGD", "lr": 0.1})
     strategy: Strategy = field(default_factory=Synchronous)
     schedule: ScheduleBase | None = None
+    natural_gradient: NaturalGradientSettings | None = None
     budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(epochs=1))
     batch: BatchSettings = field(default_factory=BatchSettings)
     cluster: Cluster = field(default_factory=Cluster)
@@ -148,6 +150,13 @@ class Experiment:
         except (TypeError, ValueError) as error:
             raise SettingsError(f"optimizer: {error}") from error
 
+    def make_preconditioned(self, module: nn.Module) -> torch.optim.Optimizer:
+        """Make the optimizer, and switch natural gradients on where the experiment has them."""
+        optimizer = self.make_optimizer(module)
+        if self.natural_gradient is not None:
+            precondition(module, optimizer, self.natural_gradient)
+        return optimizer
+
     def make_budget(self, task: Task) -> Budget:
         """Count the run's minibatches."""
         settings = self.budget
@@ -160,13 +169,13 @@ class Experiment:
     def job(self) -> Job:
         """Make what a learner trains by."""
         task = self.make_task()
-        self.make_optimizer(task.module())  # complains now rather than on every learner
+        self.make_preconditioned(task.module())  # complains now rather than on every learner
         schedule = self.schedule
         return Job(
             task,
             self.strategy,
             self.make_budget(task),
-            self.make_optimizer,
+            self.make_preconditioned,
             schedule=(lambda: copy.deepcopy(schedule)) if schedule is not None else None,
             clip=self.clip,
             seed=self.seed,

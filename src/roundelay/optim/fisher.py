@@ -1,0 +1,181 @@
+"""The online low-rank estimate of a Fisher matrix that natural-gradient SGD preconditions with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["FisherSettings", "OnlineFisher"]
+
+INITIAL_UPDATES = 10  # on every minibatch, before the update period counts
+INITIAL_PASSES = 3  # over the first minibatch, in place of an eigenvalue decomposition
+LARGEST_CONDITION = 1e6  # of Z, beyond which the rows of R may have lost their orthogonality
+ORTHOGONAL = 1e-3  # close enough
+
+
+@dataclass(frozen=True)
+class FisherSettings:
+    """Kaldi's constants; the names are its own, where it has any."""
+
+    rank: int = 40
+    update_period: int = 1
+    """Minibatches between updates, after the first ten."""
+    num_samples_history: float = 2000.0
+    """Rows after which the weight of what was seen has fallen by a factor of e."""
+    alpha: float = 4.0
+    """How much of the mean eigenvalue is added to each of them; without bound it is plain SGD."""
+    epsilon: float = 1e-10
+    delta: float = 5e-4
+    """The smallest eigenvalue is at least this share of the largest."""
+
+
+class OnlineFisher:
+    r"""The matrix $F = R^T D R + \rho I$ of rows $x$ seen so far, and their directions made even by it.
+
+    $R$ has ``rank`` orthonormal rows, $D$ is diagonal.  What is stored is $W = E^{1/2} R$ with
+    $e_i = 1 / (\beta/d_i + 1)$ and $\beta = \rho (1 + \alpha) + \frac{\alpha}{\dim} \sum d$, since
+    $\beta (F + \frac{\alpha}{\dim} tr(F) I)^{-1} = I - W^T W$.
+
+    Povey, Zhang & Khudanpur, 2015 (arXiv 1410.7455, appendix), as Kaldi's nnet3 computes it.  We take the eigenvalues
+    in double precision throughout.
+    """
+
+    def __init__(self, settings: FisherSettings) -> None:
+        self.settings = settings
+        self.w = torch.zeros(0, 0)  # (R, dim)
+        self.d = torch.zeros(0, dtype=torch.float64)  # (R)
+        self.rho = 0.0
+        self.updates = -1  # so many were made; -1: there is no estimate yet
+        self.skipped = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether there is an estimate."""
+        return self.updates >= 0
+
+    @torch.no_grad()
+    def precondition(self, x: Tensor) -> tuple[Tensor, float]:
+        """Return rows multiplied by the inverse matrix, up to a scale, and the factor that gives them ``x``'s norm.
+
+        The rows are counted into the estimate afterwards.  A single column, and rows that are zero or not finite,
+        are handed back as they are.
+        """
+        square = float(torch.linalg.vector_norm(x)) ** 2
+        if x.shape[1] == 1 or not math.isfinite(square) or (square == 0.0 and not self.started):
+            return x, 1.0
+        if not self.started:
+            self._start(x, square)
+        h = x @ self.w.T
+        hat = torch.addmm(x, h, self.w, alpha=-1.0)
+        if self.updates < INITIAL_UPDATES or self.skipped >= self.settings.update_period - 1:
+            self._update(x, h, square)
+        else:
+            self.skipped += 1
+        left = float(torch.linalg.vector_norm(hat)) ** 2
+        return hat, math.sqrt(square / left) if left > 0.0 else 1.0
+
+    def matrix(self) -> Tensor:
+        """Return F in full, in double precision; for tests and curiosity."""
+        r = self.directions()
+        return (r.T * self.d) @ r + self.rho * torch.eye(r.shape[1], dtype=torch.float64)
+
+    def directions(self) -> Tensor:
+        """Return R, in double precision."""
+        return self.w.cpu().double() * self._evenness(self.d, self.rho).rsqrt()[:, None]
+
+    # -- the estimate -------------------------------------------------------------------------------------------
+
+    def _start(self, x: Tensor, square: float) -> None:
+        """Begin with an arbitrary matrix, and let the first minibatch pull it straight."""
+        dim = x.shape[1]
+        rank = min(self.settings.rank, dim - 1)
+        columns = torch.arange(dim, device=x.device)
+        r = x.new_zeros(rank, dim)
+        r[columns % rank, columns] = 1.0  # rows of disjoint support, and no column left out
+        r /= torch.linalg.vector_norm(r, dim=1, keepdim=True)
+        self.rho = self.settings.epsilon
+        self.d = torch.full((rank,), self.settings.epsilon, dtype=torch.float64)
+        self.w = r
+        self.w = r * self._evenness(self.d, self.rho).sqrt()[:, None].to(r)
+        for _ in range(INITIAL_PASSES):
+            self._update(x, x @ self.w.T, square)
+        self.updates = 0
+
+    def _evenness(self, d: Tensor, rho: float) -> Tensor:
+        """Return the diagonal of E."""
+        alpha = self.settings.alpha
+        beta = rho * (1.0 + alpha) + alpha * float(d.sum()) / self.w.shape[1]
+        return 1.0 / (beta / d + 1.0)
+
+    def _update(self, x: Tensor, h: Tensor, square: float) -> None:
+        """Move the estimate towards the rows' own second moments, in the subspace that it and they span."""
+        settings, (rank, dim) = self.settings, self.w.shape
+        rows = x.shape[0]
+        eta = -math.expm1(-rows / settings.num_samples_history)
+        keep, share = 1.0 - eta, eta / rows
+        j = h.T @ x  # (R, dim)
+        inverse = self._evenness(self.d, self.rho).rsqrt()  # of the root of E
+        full = self.d + self.rho
+        c, u = _eigen(self._z(j, h, inverse, keep, share))
+        floor = (keep * self.rho) ** 2
+        doubtful = bool(c[0] > LARGEST_CONDITION * c[-1]) or bool(c[-1] < floor)
+        root = c.clamp(min=floor).sqrt()
+        rho = (share * square + keep * (dim * self.rho + float(self.d.sum())) - float(root.sum())) / (dim - rank)
+        d = (root - rho).clamp(min=settings.epsilon)
+        rho = max(rho, settings.epsilon, settings.delta * float(root[0]))
+        a = (share * self._evenness(d, rho).sqrt() / root)[:, None] * u.T * inverse
+        b = j + (keep / share * full)[:, None].to(j) * self.w
+        self.w, self.d, self.rho = a.to(j) @ b, d, rho
+        if doubtful:
+            self._straighten()
+        self.updates, self.skipped = self.updates + 1, 0
+
+    def _z(self, j: Tensor, h: Tensor, inverse: Tensor, keep: float, share: float) -> Tensor:
+        """Return Z = U C U^T, the fourth power of the data: hence double precision."""
+        j, h, full = j.cpu().double(), h.cpu().double(), self.d + self.rho
+        k = inverse[:, None] * (j @ j.T) * inverse
+        middle = inverse[:, None] * (h.T @ h) * inverse
+        z = share**2 * k + share * keep * (middle * full + full[:, None] * middle)
+        z.diagonal().add_(keep**2 * full.square())
+        return (z + z.T) / 2
+
+    def _straighten(self) -> None:
+        """Make the rows of R orthonormal again."""
+        e = self._evenness(self.d, self.rho)
+        w = self.w.cpu().double()
+        r = w * e.rsqrt()[:, None]
+        gram = r @ r.T
+        if float((gram - torch.eye(len(gram), dtype=gram.dtype)).abs().max()) <= ORTHOGONAL:
+            return
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        if int(failed):
+            r = torch.eye(*self.w.shape, dtype=torch.float64)
+        else:
+            r = torch.linalg.solve_triangular(factor, r, upper=False)
+        self.w = (e.sqrt()[:, None] * r).to(self.w)
+
+    # -- for checkpoints ----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all state; nothing before the first minibatch."""
+        if not self.started:
+            return {}
+        counts = torch.tensor([self.updates, self.skipped])
+        return {"w": self.w, "d": self.d, "rho": torch.tensor(self.rho, dtype=torch.float64), "counts": counts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state_dict` gave."""
+        if not state:
+            self.updates = -1
+            return
+        self.w, self.d, self.rho = state["w"].clone(), state["d"].clone(), float(state["rho"])
+        self.updates, self.skipped = (int(count) for count in state["counts"])
+
+
+def _eigen(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues, the largest first, and their vectors in columns."""
+    values, vectors = torch.linalg.eigh(z)
+    return values.flip(0), vectors.flip(1)

@@ -1,0 +1,302 @@
+"""Natural-gradient SGD: precondition the gradient of any Linear or Conv layer of any model, as Kaldi does.
+
+`precondition` is all that a user calls.  Legend: G groups of a convolution (1 elsewhere), N rows (frames, or places of
+a convolution), I inputs of a layer with the 1 of its bias, O outputs.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional, grad
+from torch.utils.hooks import RemovableHandle
+
+from roundelay.errors import SettingsError, suggest
+from roundelay.optim.fisher import FisherSettings, OnlineFisher
+
+if TYPE_CHECKING:
+    from roundelay.learner import Learner
+
+__all__ = ["NaturalGradient", "NaturalGradientSettings", "precondition"]
+
+log = logging.getLogger(__name__)
+Affine = nn.Linear | nn.Conv1d | nn.Conv2d
+
+
+@dataclass(frozen=True)
+class NaturalGradientSettings:
+    """What Kaldi's recipes set, with their values."""
+
+    layers: list[str] = field(default_factory=lambda: ["*"])
+    """Names of layers as in ``named_modules``, with ``*`` and ``?``; others keep their plain gradient."""
+    rank_in: int = 20
+    rank_out: int = 80
+    update_period: int = 4
+    num_samples_history: float = 2000.0
+    alpha: float = 4.0
+    max_change_per_sample: float = 0.075
+    """A bound on how far one row may move a layer, at the optimizer's learning rate; 0: none."""
+
+    def __post_init__(self) -> None:
+        for name in ("rank_in", "rank_out", "update_period"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"natural_gradient.{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 < self.num_samples_history <= 1e6:
+            raise SettingsError(
+                f"natural_gradient.num_samples_history must be above 0 and at most 1e6, not {self.num_samples_history}"
+            )
+        for name in ("alpha", "max_change_per_sample"):
+            if not getattr(self, name) >= 0:
+                raise SettingsError(f"natural_gradient.{name} must be at least 0, not {getattr(self, name)}")
+
+    def fisher(self, rank: int) -> FisherSettings:
+        """Return the settings of one of a layer's two matrices."""
+        return FisherSettings(rank, self.update_period, self.num_samples_history, self.alpha)
+
+
+def precondition(
+    module: nn.Module, optimizer: torch.optim.Optimizer, settings: NaturalGradientSettings | None = None
+) -> NaturalGradient:
+    """Precondition the gradients of ``module``'s Linear and Conv layers from now on, before any strategy sees them.
+
+    Call it before `roundelay.join`, or in a plain PyTorch loop: whatever steps along ``.grad`` then steps along the
+    natural gradient.  The learning rate that ``max_change_per_sample`` refers to is read from ``optimizer``.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2))
+    >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> natural = precondition(model, sgd, NaturalGradientSettings(rank_in=2, rank_out=2))
+    >>> model(torch.randn(16, 4)).square().mean().backward()
+    >>> sorted(natural.layers)
+    ['0', '2']
+    """
+    return NaturalGradient(module, optimizer, settings or NaturalGradientSettings())
+
+
+class NaturalGradient:
+    """The preconditioners of a module's layers: state that is private to one learner.
+
+    A `Learner` made of ``module`` finds it there and registers it: checkpoints save it, averaging leaves it alone.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, settings: NaturalGradientSettings) -> None:
+        self.settings, self._optimizer = settings, optimizer
+        self._factor: Callable[[], float] = lambda: 1.0
+        chosen = _choose(module, settings.layers)
+        self.layers = {name: _Layer(layer, settings, self._rate) for name, layer in chosen.items()}
+        keepers = module.__dict__.setdefault("roundelay_keepers", {})
+        if "natural_gradient" in keepers:
+            raise SettingsError("precondition: this module's gradients are preconditioned already")
+        keepers["natural_gradient"] = self
+
+    def attach(self, me: Learner) -> None:
+        """Belong to a learner: its schedule's factor is part of the learning rate."""
+        of = weakref.ref(me)  # which holds us
+        self._factor = lambda: 1.0 if (learner := of()) is None else learner.factor
+
+    def _rate(self, parameter: Tensor) -> float:
+        for group in self._optimizer.param_groups:
+            if any(parameter is each for each in group["params"]):
+                return float(group["lr"]) * self._factor()
+        return 0.0  # of a layer that the optimizer does not train
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all factors as tensors."""
+        return {
+            f"{name}/{side}/{key}": value
+            for name, layer in self.layers.items()
+            for side, fisher in layer.sides.items()
+            for key, value in fisher.state_dict().items()
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state_dict` gave."""
+        for name, layer in self.layers.items():
+            for side, fisher in layer.sides.items():
+                prefix = f"{name}/{side}/"
+                fisher.load_state_dict(
+                    {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+                )
+
+
+def _choose(module: nn.Module, patterns: Iterable[str]) -> dict[str, Affine]:
+    """Return the layers that can be preconditioned and that a pattern names."""
+    able = {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, Affine) and layer.weight.requires_grad
+    }
+    if not able:
+        raise SettingsError(
+            f"natural_gradient: {type(module).__name__} has no trained Linear, Conv1d or Conv2d layer" + _advice(module)
+        )
+    for pattern in patterns:
+        if not fnmatch.filter(able, pattern):
+            raise SettingsError(f"natural_gradient.layers: unknown {suggest(pattern, able)}")
+    if advice := _advice(module):
+        log.info("natural_gradient%s", advice)
+    return {name: layer for name, layer in able.items() if any(fnmatch.fnmatch(name, each) for each in patterns)}
+
+
+def _advice(module: nn.Module) -> str:
+    recurrent = [name for name, layer in module.named_modules() if isinstance(layer, nn.RNNBase)]
+    return f"; {recurrent[0]} has no layers inside: use roundelay.models.linear_lstm" if recurrent else ""
+
+
+class _Layer:
+    """One layer, whose forward pass is replaced by one that remembers what its gradient is made of.
+
+    A layer may be used many times in a minibatch (once a frame, in an LSTM): a hook of its parameters, which autograd
+    calls when all uses have been differentiated, makes one gradient of all of them.
+    """
+
+    def __init__(self, module: Affine, settings: NaturalGradientSettings, rate: Callable[[Tensor], float]) -> None:
+        self.module, self._rate, self._most = module, rate, settings.max_change_per_sample
+        self.sides = {
+            "in": OnlineFisher(settings.fisher(settings.rank_in)),
+            "out": OnlineFisher(settings.fisher(settings.rank_out)),
+        }
+        self.uses: list[tuple[Tensor, Tensor]] = []
+        self._made: dict[str, Tensor] = {}
+        self._handles: dict[str, RemovableHandle] = {}
+        self.nought = module.weight.detach().new_zeros(())
+        setattr(module, "forward", self.forward)  # noqa: B010 (mypy has no other way); the class's is still there
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Do what the layer does, and remember it where a gradient will be wanted."""
+        module = self.module
+        if not (torch.is_grad_enabled() and module.weight.requires_grad):
+            plain: Tensor = getattr(type(module), "forward")(module, x)  # noqa: B009 (as above)
+            return plain
+        self._watch("weight", module.weight)
+        if module.bias is not None:
+            self._watch("bias", module.bias)
+        if not isinstance(module, nn.Linear):
+            x = _pad(module, x)
+        y: Tensor = _Remembered.apply(x, module.weight, module.bias, self)  # type: ignore[no-untyped-call]  # torch's
+        return y
+
+    def _watch(self, kind: str, parameter: Tensor) -> None:
+        """Put our hook on the parameter: a copied module has new ones, without hooks."""
+        handle, hooks = self._handles.get(kind), parameter._backward_hooks or {}
+        if parameter.requires_grad and (handle is None or handle.id not in hooks):
+            self._handles[kind] = parameter.register_hook(lambda incoming: self._finish(kind, incoming))
+
+    def _finish(self, kind: str, incoming: Tensor) -> Tensor | None:
+        """Return what is to be the parameter's gradient, where the layer was used at all."""
+        if self.uses:
+            uses, self.uses = self.uses, []
+            self._made = self._gradients(uses)
+        mine = self._made.pop(kind, None)
+        if mine is None or incoming.data_ptr() == self.nought.data_ptr():
+            return mine
+        return incoming + mine  # the parameter is used elsewhere too
+
+    @torch.no_grad()
+    def _gradients(self, uses: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+        """Make the gradients of weight and bias from inputs and output derivatives, both preconditioned."""
+        biased = self.module.bias is not None
+        rows = [_rows(self.module, *use) for use in reversed(uses)]
+        x, dy = (torch.cat(parts, dim=1) if len(parts) > 1 else parts[0] for parts in zip(*rows, strict=True))
+        count = x.shape[1]
+        if biased:
+            x = functional.pad(x, (0, 1), value=1.0)
+        # Kaldi's derivatives are of a sum over frames; epsilon is meant for those.  Ours, of a mean, are N times less.
+        x_hat, scale_in = self.sides["in"].precondition(x.flatten(0, 1))
+        dy_hat, scale_out = self.sides["out"].precondition(dy.flatten(0, 1) * count)
+        scale = scale_in * scale_out / count
+        scale *= self._limit(x_hat, dy_hat, scale)
+        x_hat, dy_hat = x_hat.view_as(x), (dy_hat * scale).view_as(dy)
+        weight = dy_hat.transpose(1, 2) @ (x_hat[..., :-1] if biased else x_hat)  # (G, O, I)
+        made = {"weight": weight.view_as(self.module.weight)}
+        if biased:
+            made["bias"] = (dy_hat.transpose(1, 2) @ x_hat[..., -1:]).flatten()
+        return made
+
+    def _limit(self, x: Tensor, dy: Tensor, scale: float) -> float:
+        """Return by how much to shorten the step, so that no row moves the layer too far."""
+        reach = self._rate(self.module.weight) * scale
+        if not (self._most and reach):
+            return 1.0
+        far = reach * float((torch.linalg.vector_norm(x, dim=1) * torch.linalg.vector_norm(dy, dim=1)).sum())
+        return min(1.0, self._most * len(x) / far) if far > 0.0 else 1.0
+
+
+class _Remembered(torch.autograd.Function):
+    """A layer's output; its backward pass hands the parameters nothing, and leaves their gradients to the hook."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: _Layer) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer = layer
+        if isinstance(layer.module, nn.Linear):
+            return functional.linear(x, weight, bias)
+        return _convolve(layer.module, x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), layer = ctx.saved_tensors, ctx.layer
+        dx = _input_gradient(layer.module, x, weight, dy) if ctx.needs_input_grad[0] else None
+        layer.uses.append((x, dy))
+        if len(layer.uses) > 1:
+            return dx, None, None, None
+        # Something has to arrive for the hook to be called; a zero without storage of its own costs nothing.
+        bias = layer.nought.expand(layer.module.bias.shape) if ctx.needs_input_grad[2] else None
+        return dx, layer.nought.expand(weight.shape), bias, None
+
+
+def _pad(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """Pad the input, so that the convolution itself need not."""
+    if module.padding == "valid" or (module.padding_mode == "zeros" and not any(_sides(module))):
+        return x
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return functional.pad(x, _sides(module), mode=mode)
+
+
+def _sides(module: nn.Conv1d | nn.Conv2d) -> list[int]:
+    """Return how much to pad on each side, the last dimension first."""
+    sides = []
+    for axis in reversed(range(len(module.kernel_size))):
+        if isinstance(module.padding, str):
+            total = module.dilation[axis] * (module.kernel_size[axis] - 1) if module.padding == "same" else 0
+            sides += [total // 2, total - total // 2]
+        else:
+            sides += [module.padding[axis]] * 2
+    return sides
+
+
+def _convolve(module: nn.Conv1d | nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    call = functional.conv1d if isinstance(module, nn.Conv1d) else functional.conv2d
+    return call(x, weight, bias, module.stride, 0, module.dilation, module.groups)
+
+
+def _input_gradient(module: Affine, x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
+    if isinstance(module, nn.Linear):
+        return dy @ weight
+    call: Any = grad.conv1d_input if isinstance(module, nn.Conv1d) else grad.conv2d_input
+    made: Tensor = call(x.shape, weight, dy, module.stride, 0, module.dilation, module.groups)
+    return made
+
+
+def _rows(module: Affine, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    """Return inputs (G, N, I) and output derivatives (G, N, O) of one use of the layer."""
+    if isinstance(module, nn.Linear):
+        return x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, dy.shape[-1])
+    if isinstance(module, nn.Conv1d):
+        x, dy = x.unsqueeze(-2), dy.unsqueeze(-2)
+    one = (1,) if isinstance(module, nn.Conv1d) else ()
+    patches = functional.unfold(
+        x.view(-1, *x.shape[-3:]), (*one, *module.kernel_size), (*one, *module.dilation), 0, (*one, *module.stride)
+    )  # (B, channels * kernel, places)
+    groups = module.groups
+    patches = patches.unflatten(1, (groups, -1)).permute(1, 0, 3, 2)  # (G, B, places, I)
+    derivatives = dy.reshape(len(patches[0]), groups, module.out_channels // groups, -1).permute(1, 0, 3, 2)
+    return patches.flatten(1, 2), derivatives.flatten(1, 2)
