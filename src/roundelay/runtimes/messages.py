@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["HEADER", "Kind", "Label", "Layout", "Message", "Post"]
+__all__ = ["HEADER", "MAGIC", "Kind", "Label", "Layout", "Message", "Post"]
 
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ class Kind(enum.IntEnum):
     REPLY = 3
     GATHER = 4
     CHECK = 5
+    FAREWELL = 6
 
 
 class Label(NamedTuple):
@@ -81,7 +82,8 @@ class Layout(NamedTuple):
 
 
 HEADER = struct.Struct("<4sqqq8q")
-"""On a socket: a magic word, the label, the layout."""
+"""Before a tensor that travels: a magic word, the label, the layout."""
+MAGIC = b"RDLY"
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from roundelay.communicator import Communicator
 from roundelay.errors import SettingsError
 from roundelay.runtimes import segments
 from roundelay.runtimes.baton import Baton
+from roundelay.runtimes.gloo_post import GlooPost
 from roundelay.runtimes.membership import Agreement
 from roundelay.runtimes.session import Diary, Session
 from roundelay.runtimes.shared_communicator import SharedCommunicator
 from roundelay.runtimes.shared_memory import SharedPost
 from roundelay.runtimes.store import Store
 from roundelay.runtimes.torch_communicator import TorchCommunicator, connect_by_device
-from roundelay.runtimes.wires import Wires
 
 __all__ = ["Offer", "Options", "Place"]
 
@@ -55,15 +55,13 @@ class Place:
 
 
 class Offer:
-    """How this process can be reached in the next epoch, by memory and by socket; all members decide alike by which."""
+    """How this process can be reached in the next epoch, by memory or by gloo; all members decide alike by which."""
 
-    def __init__(self, place: Place, transport: Transport, device: str, lost: Callable[[int], None]) -> None:
-        self._address = place.address
-        self._wires = Wires(place.address, lost) if transport != "shared" else None
+    def __init__(self, place: Place, transport: Transport, device: str, lost: Callable[[str], None]) -> None:
+        self._address, self._transport, self._lost = place.address, transport, lost
         self._memory = SharedPost() if transport != "gloo" and device == "cpu" and segments.usable() else None
         self.card = {
             "host": place.host,
-            "address": self._wires.address if self._wires is not None else None,
             "memory": self._memory.card if self._memory is not None else None,
         }
 
@@ -72,26 +70,23 @@ class Offer:
     ) -> tuple[Session, Communicator]:
         """Connect to all members of an epoch."""
         cards, everyone = agreement.cards, range(len(agreement.cards))
-        memory, wires = self._memory, self._wires
+        memory = self._memory
         if memory is not None and all(card["memory"] and card["host"] == self.card["host"] for card in cards):
             memory.begin(rank, [card["memory"] for card in cards])
-            if wires is not None:
-                wires.close()
             session = Session(memory, baton, diary)
             return session, SharedCommunicator(session, memory, everyone)
-        if wires is None:
+        if self._transport == "shared":
             raise SettingsError(
                 "transport: learners on several hosts, or on this machine, cannot share memory; use gloo"
             )
         if memory is not None:
             memory.close()
-        token = f"{agreement.epoch} {store.get('began')}".encode()  # of this run and no other
-        wires.begin(rank, [tuple(card["address"]) for card in cards], token)
-        session = Session(wires, baton, diary)
-        return session, TorchCommunicator(session, everyone, connect_by_device(store, agreement.epoch, self._address))
+        connect = connect_by_device(store, agreement.epoch, self._address)
+        post = GlooPost(rank, len(cards), lambda: connect("post", rank, len(cards), "cpu"), self._lost)
+        session = Session(post, baton, diary)
+        return session, TorchCommunicator(session, everyone, connect)
 
     def close(self) -> None:
         """Withdraw the offer."""
-        for post in (self._memory, self._wires):
-            if post is not None:
-                post.close()
+        if self._memory is not None:
+            self._memory.close()

@@ -41,19 +41,27 @@ class ProcessRuntime:
 
     clock: Clock = "wall"
 
-    def __init__(self, store: Store, place: Place, options: Options, *, folder: Path | None = None) -> None:
+    def __init__(
+        self, store: Store, place: Place, options: Options, *, folder: Path | None = None, attempt: int = 0
+    ) -> None:
         self.place, self.options, self.lossy = place, options, place.lossy
-        part = folder / f"record-{place.learner}.jsonl" if folder is not None else None
+        self.seat, self.seats = place.learner, place.size
+        name = f"record-{place.learner}-{attempt}.jsonl" if attempt else f"record-{place.learner}.jsonl"
+        part = folder / name if folder is not None else None
         self.record = Record(part, clock=self.clock, spans=options.spans)
         self.baton = Baton()
         self.baton.take()
         began: float = store.settle("began", time.time())
         self._origin = time.monotonic() - (time.time() - began)
         self.store = store
-        self._membership = Membership(store, place.learner, place.size, patience_seconds=options.patience_seconds)
+        self._membership = Membership(
+            store, place.learner, place.size, patience_seconds=options.patience_seconds, joins=attempt > 0
+        )
         self._session: Session | None = None
         self._me: Learner | None = None
         self._slowness = options.slow.get(place.learner, 1.0)
+        self.slowed: list[tuple[float, float, float]] = []
+        """From when to when we are slowed on purpose, and by what factor."""
         self._still_since: float | None = None
         self._flushed = 0.0
 
@@ -91,15 +99,26 @@ class ProcessRuntime:
             since, self._still_since = self._still_since, None
             self.span("evaluate", since)
 
+    def capture(self) -> dict[str, Any]:
+        """Return the time and the record's place."""
+        return {"now": self.now(), "record": self.record.mark()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._origin = time.monotonic() - state["now"]
+        self._still_since = self.now()
+        if "record" in state:
+            self.record.rewind(state["record"])
+
     # -- membership ---------------------------------------------------------------------------------------------
 
     async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
         """Agree on a new epoch with everyone who is here, and connect."""
         self._me, self._still_since = me, None
         if self._session is not None:
-            self._end_epoch("a learner was lost")
+            self._end_epoch(report.get("why") or "a learner was lost")
         while True:
-            offer = Offer(self.place, self.options.transport, me.weights.device.type, self._lost_rank)
+            offer = Offer(self.place, self.options.transport, me.weights.device.type, self._gone)
             with self.baton.down():
                 agreement = self._membership.agree(report, resolve, offer.card)
             rank = agreement.members.index(self._membership.id)
@@ -126,14 +145,15 @@ class ProcessRuntime:
         self._session.close()
         self._session = None
 
-    def _lost_rank(self, rank: int) -> None:
+    def _gone(self, why: str) -> None:
         session = self._session
         if session is not None:
-            session.abort(f"rank {rank} is gone")
+            session.abort(why)
 
-    def newcomers(self) -> bool:
-        """Tell whether somebody waits to join."""
-        return self._membership.newcomers()
+    def newcomers(self, key: str = "") -> bool:
+        """Tell whether somebody waits to join; all who ask by the same ``key`` are told the same."""
+        with self.baton.down():
+            return self._membership.newcomers(key)
 
     def trained(self, numbers: Sequence[int]) -> None:
         """Put down minibatches as safe."""
@@ -234,8 +254,11 @@ class ProcessRuntime:
         begin = self.now()
         with self.baton.down():
             yield self.baton.held
-            if self._slowness > 1.0:
-                time.sleep((self._slowness - 1.0) * (self.now() - begin))
+            slowness = self._slowness
+            for since, until, factor in self.slowed:
+                slowness *= factor if since <= begin < until else 1.0
+            if slowness > 1.0:
+                time.sleep((slowness - 1.0) * (self.now() - begin))
         self.span("compute", begin, frames=me.frames)
         if begin > self._flushed + FLUSH_SECONDS:
             self._flushed = begin

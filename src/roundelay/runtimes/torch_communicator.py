@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed (gloo, or NCCL for tensors on a GPU); messages between two go over `Wires`.
+"""Collectives of torch.distributed (gloo, or NCCL for tensors on a GPU); messages between two by `GlooPost`.
 
 A thread of its own runs a group's collectives in order.  Gloo cannot be interrupted, and it ends the whole process when
 two ranks call it with different sizes: so each collective is announced to the next rank first, and started only when
@@ -7,7 +7,6 @@ the previous rank has announced the same one.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import queue
@@ -23,16 +22,14 @@ from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.arithmetic import divide, scale
 from roundelay.runtimes.baton import Blocking
+from roundelay.runtimes.gloo_post import FOREVER, interrupt
 from roundelay.runtimes.messages import Kind, Label, Layout, raw_bytes
 from roundelay.runtimes.session import PairVerbs, Session
 from roundelay.runtimes.store import Store, c10d
 
 __all__ = ["TorchCommunicator", "connect_by_device"]
 
-FOREVER = datetime.timedelta(days=365)
 CONNECT = datetime.timedelta(seconds=30)
-AT_ONCE = datetime.timedelta(milliseconds=1)
-UNUSED_TAG = 77
 WEIGHT_BYTES = 8
 
 
@@ -42,6 +39,7 @@ class Group(Protocol):
     def allreduce(self, tensors: list[Tensor], /) -> Any: ...
     def broadcast(self, tensor: Tensor, root: int, /) -> Any: ...
     def abort(self) -> None: ...
+    def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
     def recv(self, tensors: list[Tensor], of: int, tag: int, /) -> Any: ...
 
 
@@ -162,13 +160,10 @@ class TorchCommunicator(PairVerbs):
         """Wake our thread, wherever it is."""
         self._works.put(None)
         for device, group in self._groups.items() if self.session.over is not None else ():
-            with contextlib.suppress(RuntimeError):
-                if device == "cuda":  # pragma: no cover (no GPU where the tests run)
-                    group.abort()
-                else:
-                    # The one way to interrupt gloo: a receive that times out closes all connections of its group,
-                    # which wakes the other members' threads, too.
-                    group.recv([torch.zeros(1)], (self.rank + 1) % self.size, UNUSED_TAG).wait(AT_ONCE)
+            if device == "cuda":  # pragma: no cover (no GPU where the tests run)
+                group.abort()
+            else:
+                interrupt(group, self.rank, self.size)
 
     def _announce(self, collective: _Collective) -> None:
         text = f"{collective.verb}|{collective.layout.dtype}|{','.join(map(str, collective.layout.shape))}"
