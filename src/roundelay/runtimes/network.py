@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from roundelay.runtimes.cluster import Cluster, Link
 from roundelay.runtimes.kernel import Kernel
@@ -21,11 +21,13 @@ class _Port:
 
 
 class Network:
-    """Links with a latency and a bandwidth; messages queue for them in the order in which they are sent.
+    """Links with a latency and a bandwidth; messages queue for them first come, first served.
 
-    A message occupies the sender's way out and the receiver's way in for its bytes / bandwidth, then takes the latency
-    to arrive.  Between nodes these ways are the nodes', shared by all their learners: so a parameter server's link is
-    the bottleneck that it is.  Collectives cost what the ring or tree algorithm costs over the slowest link they use.
+    A message occupies the sender's way out for its bytes / bandwidth, and from the same moment on, or as soon as that
+    is free, the receiver's way in for as long; then it takes the latency to arrive.  A receiver that is busy does not
+    hold up its senders: what they send elsewhere overtakes, as in a switch that has room.  Between nodes these ways are
+    the nodes', shared by all their learners: so a parameter server's link is the bottleneck that it is.  Collectives
+    cost what the ring or tree algorithm costs over the slowest link they use.
     """
 
     def __init__(self, kernel: Kernel, cluster: Cluster, homes: Sequence[int]) -> None:
@@ -36,22 +38,35 @@ class Network:
         self._nodes = {home: (_Port(), _Port()) for home in homes}  # out and in, between nodes
         self._links: dict[tuple[int, ...], tuple[Link, tuple[_Port, ...]]] = {}
 
-    def transfer(self, x_bytes: float, source: int, target: int) -> tuple[float, float]:
-        """Send bytes now; return in how many seconds they arrive, and how many of these they are on the way."""
+    def transfer(self, x_bytes: float, source: int, target: int, arrived: Callable[[], None]) -> float:
+        """Send bytes now and call ``arrived`` when they are there; return the seconds that they are on the way."""
+        kernel = self.kernel
         if self.still or source == target:
-            return 0.0, 0.0
+            kernel.after(0.0, arrived)
+            return 0.0
         home, away = self.homes[source], self.homes[target]
         if home == away:
             link, way_out, way_in = self.cluster.inside, self._learners[source][0], self._learners[target][1]
         else:
             link, way_out, way_in = self.cluster.between, self._nodes[home][0], self._nodes[away][1]
         seconds = x_bytes * self.scale / link.bandwidth
-        begin = max(self.kernel.now, way_out.free, way_in.free)
-        way_out.free = way_in.free = begin + seconds
-        return begin + seconds + link.latency_seconds - self.kernel.now, seconds + link.latency_seconds
+
+        def leave() -> None:
+            """Begin to arrive, at the moment at which the first byte leaves."""
+            begin = max(kernel.now, way_in.free)
+            way_in.free = begin + seconds
+            kernel.after(begin + seconds + link.latency_seconds - kernel.now, arrived)
+
+        begin = max(kernel.now, way_out.free)
+        way_out.free = begin + seconds
+        if begin > kernel.now:
+            kernel.after(begin - kernel.now, leave)
+        else:
+            leave()
+        return seconds + link.latency_seconds
 
     def collective(self, verb: str, x_bytes: float, members: tuple[int, ...]) -> tuple[float, float]:
-        """Start a collective of all ``members`` now; return as `transfer` does."""
+        """Start a collective of all ``members`` now; return in how many seconds it is done, and for how many it moves."""
         size = len(members)
         if self.still or size == 1:
             return 0.0, 0.0
@@ -70,6 +85,18 @@ class Network:
         for port in ports:
             port.free = begin + seconds
         return begin + seconds - self.kernel.now, seconds
+
+    def capture(self) -> list[float]:
+        """Return until when each way is busy."""
+        return [port.free for port in self._ports()]
+
+    def restore(self, free: Sequence[float]) -> None:
+        """Take back what `capture` gave."""
+        for port, until in zip(self._ports(), free, strict=True):
+            port.free = until
+
+    def _ports(self) -> list[_Port]:
+        return [port for pair in [*self._learners, *self._nodes.values()] for port in pair]
 
     def _route(self, members: tuple[int, ...]) -> tuple[Link, tuple[_Port, ...]]:
         """Return the slowest link of a collective, and the ways it occupies."""

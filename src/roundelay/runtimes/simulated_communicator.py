@@ -119,10 +119,13 @@ class SimulatedCommunicator:
         self._check_epoch()
         sim = self.sim
         box = self._box(self.rank, to, self._next(self._sent, to))
-        seconds, moving = sim.send(x.nbytes, self.members[self.rank], self.members[to])
-        box.label.seconds = moving  # type: ignore[attr-defined]  # a _Moving
         copy = x.clone()
-        sim.kernel.after(seconds, lambda: None if box.done else sim.kernel.happen(box, copy))
+        box.label.seconds = sim.send(  # type: ignore[attr-defined]  # a _Moving
+            x.nbytes,
+            self.members[self.rank],
+            self.members[to],
+            lambda: None if box.done else sim.kernel.happen(box, copy),
+        )
         return _Verb(self, self._box(of, self.rank, self._next(self._received, of)))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
@@ -237,8 +240,7 @@ class _Request:
     def __init__(self, comm: SimulatedCommunicator, x: Tensor, to: int, answer: Event[Tensor]) -> None:
         self.comm, self.sim, self.x, self.answer = comm, comm.sim, x, answer
         self.source, self.target = comm.members[comm.rank], comm.members[to]
-        seconds, self.moving = self.sim.send(x.nbytes, self.source, self.target)
-        self.sim.kernel.after(seconds, self.arrive)
+        self.moving = self.sim.send(x.nbytes, self.source, self.target, self.arrive)
 
     def arrive(self) -> None:
         """Queue for being served, once the learner lets requests in."""
@@ -271,10 +273,9 @@ class _Request:
 
     def reply(self, answer: Tensor) -> None:
         """Send the answer back."""
-        seconds, moving = self.sim.send(answer.nbytes, self.target, self.source)
-        self.answer.label.seconds = self.moving + moving  # type: ignore[attr-defined]  # a _Moving
         copy = answer.clone()
-        self.sim.kernel.after(seconds, lambda: self.deliver(copy))
+        moving = self.sim.send(answer.nbytes, self.target, self.source, lambda: self.deliver(copy))
+        self.answer.label.seconds = self.moving + moving  # type: ignore[attr-defined]  # a _Moving
 
     def deliver(self, answer: Tensor) -> None:
         """Let the answer be there."""

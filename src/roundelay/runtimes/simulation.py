@@ -122,15 +122,33 @@ class Simulation:
 
     # -- what a communicator needs ------------------------------------------------------------------------------
 
-    def send(self, x_bytes: int, source: int, target: int) -> tuple[float, float]:
+    def send(self, x_bytes: int, source: int, target: int, arrived: Callable[[], None]) -> float:
         """Charge the network for a message."""
         self.record.add(self.seats[source].who, "bytes", x_bytes * self.network.scale)
-        return self.network.transfer(x_bytes, source, target)
+        return self.network.transfer(x_bytes, source, target, arrived)
 
     def count_collective(self, verb: str, x_bytes: int, member: int, size: int) -> None:
         """Count what a collective makes this member send, by the ring algorithm."""
         share = {"mean": 2 * (size - 1) / size, "gather": size - 1, "broadcast": 1.0 if size > 1 else 0.0}[verb]
         self.record.add(self.seats[member].who, "bytes", x_bytes * self.network.scale * share)
+
+    def capture(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold of the cluster itself."""
+        return {
+            "ties": self.kernel.capture(),
+            "ports": self.network.capture(),
+            "serving": [seat.free for seat in self.seats],
+            "record": self.record.mark(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `capture` gave; another number of learners begins with links that are free."""
+        self.kernel.restore(state["ties"])
+        if len(state["serving"]) == len(self.seats):
+            self.network.restore(state["ports"])
+            for seat, free in zip(self.seats, state["serving"], strict=True):
+                seat.free = free
+        self.record.rewind(state["record"])
 
     def logged(self, what: str, seat: int, of: int) -> None:
         """Log an event in the order in which it took effect, where a log is kept."""
@@ -145,6 +163,7 @@ class SimulatedRuntime:
 
     def __init__(self, sim: Simulation, seat: int) -> None:
         self.sim, self.seat, self.record = sim, seat, sim.record
+        self.seats = len(sim.seats)
         self.lossy = bool(sim.cluster.faults)
         self.durations = sim.cluster.durations(seat - sim.servers, sim.seed)
 
@@ -204,13 +223,26 @@ class SimulatedRuntime:
         """Put down what is surely trained."""
         self.sim.safe.setdefault(self.seat, []).extend(numbers)
 
-    def newcomers(self) -> bool:
+    def newcomers(self, key: str = "") -> bool:
         """Nobody ever joins a simulated cluster late."""
         return False
 
     def stand_still(self, *, still: bool) -> None:
         """Let messages cost nothing while learners meet."""
         self.sim.network.still = still
+
+    def capture(self) -> dict[str, Any]:
+        """Return the virtual time and how long gradients will take; from the first one also the cluster's state."""
+        state = {"now": self.sim.kernel.now, "durations": self.durations.capture()}
+        return state | ({"cluster": self.sim.capture()} if self.seat == self.sim.alive[0] else {})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.sim.kernel.jump(state["now"])
+        if "durations" in state:
+            self.durations.restore(state["durations"])
+        if "cluster" in state:
+            self.sim.restore(state["cluster"])
 
 
 @dataclass
