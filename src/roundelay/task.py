@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -68,6 +69,9 @@ class Task:
     def where(self, epoch: int, index: int) -> str:
         """Say what is in a minibatch, for an error message; utterances, say."""
         return ""
+
+    def furnish(self, run: Path) -> None:
+        """Put into a run's folder what its model needs to be used elsewhere; nothing by default."""
 
 
 def seed_minibatch(seed: int, epoch: int, index: int) -> None:

@@ -174,6 +174,10 @@ class FrameMinibatches:
     def __len__(self) -> int:
         return len(self._order)
 
+    def utterances(self, epoch: int, index: int) -> list[str]:
+        """Name the utterance of each frame of a minibatch."""
+        return [self._data.names[i] for i in self._order.select(epoch, index)[0]]
+
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch: all are of one size but the last."""
         return min(self._order.size, self._order.total - index * self._order.size)
@@ -211,6 +215,10 @@ class ChunkMinibatches:
     def _valid(self, utterances: Ints, positions: Ints) -> Ints:
         valid: Ints = np.minimum(self._data.lengths[utterances] - positions * self._length, self._length)
         return valid
+
+    def utterances(self, epoch: int, index: int) -> list[str]:
+        """Name the utterance of each chunk of a minibatch."""
+        return [self._data.names[i] for i in self._order.select(epoch, index)[0]]
 
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch, without context and padding."""
@@ -263,6 +271,10 @@ class UtteranceMinibatches:
         order, batches = self._epochs(epoch)
         first = int(batches[index]) * self._size
         return order[first : first + self._size]
+
+    def utterances(self, epoch: int, index: int) -> list[str]:
+        """Name the utterances of a minibatch."""
+        return [self.names[i] for i in self._members(epoch, index)]
 
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch, without padding."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from roundelay.task import Task
+from roundelay.tasks.acoustic import Acoustic
 from roundelay.tasks.tiny import Tiny
 
 __all__ = ["TASKS"]
 
-TASKS: dict[str, type[Task]] = {"tiny": Tiny}
+TASKS: dict[str, type[Task]] = {"acoustic": Acoustic, "tiny": Tiny}
 """By the name that an experiment gives."""

@@ -1,0 +1,64 @@
+"""Masks over time and frequency (SpecAugment), drawn from torch's generator, which is seeded for each minibatch.
+
+Park et al., 2019, "SpecAugment: a simple data augmentation method for automatic speech recognition", without its
+warping of time, which they found to matter least.
+Legend: B items, T frames, F features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roundelay.errors import SettingsError
+
+__all__ = ["Augment", "augment"]
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How many masks an item gets, and how wide they are at most; a mask's width is drawn from 0 up to that."""
+
+    frequency_masks: int = 0
+    """Masks over bands of the plain features, each the same in all frames of an item."""
+    frequency_width: int = 6
+    """Bands that such a mask covers at most."""
+    time_masks: int = 0
+    """Masks over frames, of all features but speaker vectors."""
+    time_width: int = 4
+    """Frames that such a mask covers at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
+
+
+def augment(x: Tensor, settings: Augment, bands: int, heard: int) -> Tensor:
+    """Mask a copy of (B, T, F) with 0, which is the mean of normalised features.
+
+    Frequency masks are over the first ``bands`` features, time masks over the first ``heard``.
+    """
+    rows = _masks(len(x), x.shape[1], settings.time_masks, settings.time_width)
+    columns = _masks(len(x), bands, settings.frequency_masks, settings.frequency_width)
+    if rows is None and columns is None:
+        return x
+    x = x.clone()
+    if columns is not None:
+        x[..., :bands].masked_fill_(columns[:, None, :], 0.0)
+    if rows is not None:
+        x[..., :heard].masked_fill_(rows[:, :, None], 0.0)
+    return x
+
+
+def _masks(items: int, size: int, count: int, width: int) -> Tensor | None:
+    """Draw ``count`` masks over ``size`` positions for each item: (B, size), true where masked."""
+    width = min(width, size)
+    if not (count and width):
+        return None
+    widths = torch.randint(0, width + 1, (items, count, 1))
+    begins = torch.floor(torch.rand(items, count, 1) * (size - widths + 1)).long()
+    here = torch.arange(size)
+    return ((here >= begins) & (here < begins + widths)).any(1)

@@ -1,0 +1,193 @@
+"""Train an acoustic model on prepared speech: senones of frames by cross-entropy, or phones of utterances by CTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from roundelay.errors import DataError, SettingsError
+from roundelay.models import AcousticModel, build_model
+from roundelay.speech.augment import Augment, augment
+from roundelay.speech.inputs import Combined
+from roundelay.speech.minibatches import Batch
+from roundelay.speech.prepared import Prepared, open_prepared
+from roundelay.task import Scores, Task
+from roundelay.tasks.labels import greedy_labels, label_errors, long_enough
+from roundelay.tasks.reading import Reading, read_chunks, read_frames, read_utterances, with_context
+
+__all__ = ["Acoustic"]
+
+HELD_OUT_UTTERANCES = 8
+"""That are evaluated as one held-out minibatch: learners share these among each other."""
+
+
+@dataclass
+class Acoustic(Task):
+    """Frames or utterances of prepared data, a model of `roundelay.models`, and a held-out split to judge by.
+
+    Models that need no more than a window of frames are given single frames, shuffled over the corpus; all others are
+    given chunks, and for CTC whole utterances.  What is held out is scored utterance by utterance, as decoding does it.
+    """
+
+    data: str = ""
+    """The folder of prepared data; ``roundelay train --data`` sets it."""
+    model: dict[str, Any] = field(default_factory=lambda: {"name": "dnn", "preset": "small"})
+    """Its name, a preset if wanted, and its own settings."""
+    objective: Literal["ce", "ctc"] = "ce"
+    kinds: list[str] = field(default_factory=lambda: ["plain"])
+    """Features side by side: ``plain``, and ``adapted`` where the data were prepared with --adapt."""
+    ivectors: bool = False
+    """Whether the speaker's vector is heard too, where the data were prepared with --ivectors."""
+    batch: int = 256
+    """Frames in a minibatch of one learner; chunks and utterances are as many as come to about that."""
+    chunk: int = 60
+    """Frames of a chunk, context not counted."""
+    label_smoothing: float = 0.0
+    """The share of a target that is spread over all senones; held-out losses are without it."""
+    augment: Augment = field(default_factory=Augment)
+    train: list[str] = field(default_factory=list)
+    """Splits to train on; by default those that the data have for it."""
+    held_out_split: str = "dev"
+    """What is evaluated, and by default what schedules and the choice of the model go by."""
+    seed: int = 0
+    """Of first weights and of the order of minibatches; by default the experiment's."""
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise SettingsError("data is missing; give the folder of prepared data with --data")
+        for name in ("batch", "chunk"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.label_smoothing < 1:
+            raise SettingsError(f"label_smoothing must be from 0 to less than 1, not {self.label_smoothing}")
+        self.prepared: Prepared = open_prepared(self.data)
+        splits = self.train or self.prepared.train_splits
+        inputs = {split: self._inputs(split) for split in splits}
+        self.held_out_inputs = self._inputs(self.held_out_split)
+        self._measure(inputs[splits[0]])
+        model = self.module()
+        self._reading = self._read(model, inputs)
+        self.per_epoch, self.nominal_frames = len(self._reading), self._reading.nominal_frames
+        self._held_out = self._held_out_utterances(model)
+        self.held_out = len(self._held_out)
+
+    # -- data ---------------------------------------------------------------------------------------------------
+
+    def _inputs(self, split: str) -> Combined:
+        return self.prepared.inputs(split, self.kinds, ivectors=self.ivectors)
+
+    def _measure(self, inputs: Combined) -> None:
+        """Find out how wide inputs and outputs are, and which inputs are bands and which a speaker's vector."""
+        split = self.prepared.train_splits[0]
+        self._bands = self.prepared.features(split).dim if self.kinds[0] == "plain" else 0
+        self._heard = sum(self.prepared.features(split, kind).dim for kind in self.kinds)
+        self._num_inputs = inputs.dim
+        ctc = self.objective == "ctc"
+        self._num_outputs = len(self.prepared.lexicon.phones) if ctc else self.prepared.num_senones
+
+    def _read(self, model: AcousticModel, inputs: dict[str, Combined]) -> Reading:
+        context = (model.left, model.right)
+        if self.objective == "ctc":
+            labels = {split: self.prepared.labels(split) for split in inputs}
+            usable = {split: long_enough(inputs[split], labels[split], model.stride) for split in inputs}
+            return read_utterances(inputs, labels, usable, self.batch, self.seed)
+        targets = {split: self.prepared.alignments(split) for split in inputs}
+        if model.stride != 1:
+            raise SettingsError(f"model: a stride of {model.stride} is for objective = 'ctc'; 'fold' reads as many")
+        if model.framewise:
+            return read_frames(inputs, targets, self.batch, self.seed, context)
+        return read_chunks(inputs, targets, self.batch, self.seed, context, self.chunk)
+
+    def _held_out_utterances(self, model: AcousticModel) -> list[list[str]]:
+        inputs = self.held_out_inputs
+        if self.objective == "ctc":
+            self._held_out_labels = self.prepared.labels(self.held_out_split)
+            names = long_enough(inputs, self._held_out_labels, model.stride)
+            frames = sum(len(inputs[name]) for name in names)
+            self._frames_a_label = frames / max(1, sum(len(self._held_out_labels[name]) for name in names))
+        else:
+            self._held_out_targets = self.prepared.alignments(self.held_out_split)
+            names = [name for name in inputs.ids if name in self._held_out_targets and len(inputs[name])]
+        if not names:
+            raise DataError(f"{inputs.folder}: none of its utterances can be evaluated on")
+        return [names[i : i + HELD_OUT_UTTERANCES] for i in range(0, len(names), HELD_OUT_UTTERANCES)]
+
+    # -- what the loop asks for -----------------------------------------------------------------------------------
+
+    def module(self) -> AcousticModel:
+        """Make the model, the same each time."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return build_model(self.model, self._num_inputs, self._num_outputs)
+
+    def frames(self, epoch: int, index: int) -> int:
+        """Return the number of frames in a minibatch, without loading it."""
+        return self._reading.frames(epoch, index)
+
+    def load(self, epoch: int, index: int) -> Batch:
+        """Return a minibatch."""
+        return self._reading.load(epoch, index)
+
+    def where(self, epoch: int, index: int) -> str:
+        """Name the utterances of a minibatch, the first few of many."""
+        names = sorted(set(self._reading.utterances(epoch, index)))
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return f"utterances {', '.join(names[:4])}{more}"
+
+    def loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean loss per frame."""
+        model = cast("AcousticModel", module)
+        if self.objective == "ctc":
+            return self._ctc(model, self._masked(batch.inputs, model), batch) / batch.frames
+        inputs = batch.inputs.view(len(batch.inputs), -1, self._num_inputs)
+        logits = model(self._masked(inputs, model), None if model.framewise else batch.lengths)
+        return functional.cross_entropy(
+            logits.reshape(-1, self._num_outputs), batch.targets.reshape(-1), label_smoothing=self.label_smoothing
+        )
+
+    def _masked(self, inputs: Tensor, model: AcousticModel) -> Tensor:
+        return augment(inputs, self.augment, self._bands, self._heard) if model.training else inputs
+
+    def _ctc(self, model: AcousticModel, inputs: Tensor, batch: Batch) -> Tensor:
+        assert batch.lengths is not None
+        assert batch.target_lengths is not None
+        logits = model(with_context(inputs, batch.lengths, model.left, model.right), batch.lengths)
+        steps = torch.div(batch.lengths + model.stride - 1, model.stride, rounding_mode="floor")
+        scores = logits.log_softmax(-1).transpose(0, 1)
+        return functional.ctc_loss(scores, batch.targets, steps, batch.target_lengths, reduction="sum")
+
+    def score(self, module: nn.Module, index: int) -> Scores:
+        """Return the loss and the errors of some held-out utterances: of frames, or by CTC of the phones heard."""
+        model = cast("AcousticModel", module)
+        sums = {"loss": 0.0, "error": 0.0, "frames": 0.0}
+        for name in self._held_out[index]:
+            inputs = torch.from_numpy(self.held_out_inputs[name]).float()[None]
+            length = torch.tensor([inputs.shape[1]])
+            scores = model(with_context(inputs, length, model.left, model.right))[0].log_softmax(-1)
+            loss, errors = self._judge(name, scores)
+            sums["loss"] += loss
+            sums["error"] += errors
+            sums["frames"] += float(length)
+        return sums
+
+    def _judge(self, name: str, scores: Tensor) -> tuple[float, float]:
+        """Return the summed loss of an utterance, and its errors, those of labels in units of frames."""
+        if self.objective == "ce":
+            targets = torch.tensor(self._held_out_targets[name]).long()
+            loss = functional.nll_loss(scores, targets, reduction="sum")
+            return float(loss), float((scores.argmax(-1) != targets).sum())
+        labels = self._held_out_labels[name]
+        steps, count = torch.tensor([len(scores)]), torch.tensor([len(labels)])
+        loss = functional.ctc_loss(scores[:, None], torch.tensor([labels]), steps, count, reduction="sum")
+        return float(loss), label_errors(greedy_labels(scores), labels) * self._frames_a_label
+
+    def furnish(self, run: Path) -> None:
+        """Give the run's folder what decoding needs of the data."""
+        from roundelay.speech.bundle import write_bundle
+
+        write_bundle(self.prepared, run, kinds=self.kinds, ivectors=self.ivectors, objective=self.objective)
