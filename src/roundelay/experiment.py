@@ -16,8 +16,11 @@ from roundelay import config
 from roundelay.budget import Budget
 from roundelay.errors import SettingsError, suggest
 from roundelay.job import Job
+from roundelay.keeping import KeepSettings
 from roundelay.optim.natural_gradient import NaturalGradientSettings, precondition
-from roundelay.optim.schedules import ScheduleBase
+from roundelay.optim.rate import RateSettings, multiply_rate
+from roundelay.optim.schedules import Constant, ScheduleBase
+from roundelay.optim.stopping import Patient
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
@@ -82,11 +85,13 @@ class Experiment:
     optimizer: dict[str, Any] = field(default_factory=lambda: {"name": "SGD", "lr": 0.1})
     strategy: Strategy = field(default_factory=Synchronous)
     schedule: ScheduleBase | None = None
+    rate: RateSettings = field(default_factory=RateSettings)
     natural_gradient: NaturalGradientSettings | None = None
     budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(epochs=1))
     batch: BatchSettings = field(default_factory=BatchSettings)
     cluster: Cluster = field(default_factory=Cluster)
     record: RecordSettings = field(default_factory=RecordSettings)
+    keep: KeepSettings = field(default_factory=KeepSettings)
     learners: int = 1
     threads: int = 1
     clip: float | None = None
@@ -121,14 +126,16 @@ class Experiment:
         return self.batch.size or default
 
     def make_task(self) -> Task:
-        """Make the task, with the minibatches that the experiment asks for."""
-        task = config.build_named(TASKS, self.task, "task")
+        """Make the task, with the minibatches and the seed that the experiment asks for."""
+        settings = copy.deepcopy(self.task)
+        if "seed" in getattr(TASKS.get(str(settings.get("name"))), "__dataclass_fields__", {}):
+            settings.setdefault("seed", self.seed)
+        task = config.build_named(TASKS, settings, "task")
         default = getattr(task, "batch", None)
         size = self.batch_size(default) if isinstance(default, int) else None
         if size is None or size == default:
             return task
-        table = copy.deepcopy(self.task) | {"batch": size}
-        return config.build_named(TASKS, table, "task")
+        return config.build_named(TASKS, settings | {"batch": size}, "task")
 
     def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         """Make any optimizer of torch.optim by its name, with its own arguments."""
@@ -166,16 +173,23 @@ class Experiment:
         shards = self.learners if settings.shards == "private" else None
         return Budget(task.per_epoch, total, settings.evaluate_every, settings.warmup, shards)
 
+    def make_schedule(self) -> ScheduleBase | None:
+        """Make the schedule, which stops early if the experiment asks for it."""
+        keep = self.keep
+        if keep.patience is None:
+            return self.schedule
+        return Patient(self.schedule or Constant(), keep.patience, by=keep.by, least=keep.least)
+
     def job(self) -> Job:
         """Make what a learner trains by."""
         task = self.make_task()
         self.make_preconditioned(task.module())  # complains now rather than on every learner
-        schedule = self.schedule
+        factor, schedule = self.rate.factor(self.learners, task.nominal_frames), self.make_schedule()
         return Job(
             task,
             self.strategy,
             self.make_budget(task),
-            self.make_preconditioned,
+            lambda module: multiply_rate(self.make_preconditioned(module), factor),
             schedule=(lambda: copy.deepcopy(schedule)) if schedule is not None else None,
             clip=self.clip,
             seed=self.seed,

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from roundelay.errors import CheckpointError
 from roundelay.experiment import Experiment
 from roundelay.job import Job
-from roundelay.order import WrittenOrder, read_order
+from roundelay.keeping import Kept
+from roundelay.order import Order, WrittenOrder, read_order
 from roundelay.record import Record
 from roundelay.report.trace import write_trace
 from roundelay.run import RunFolder
@@ -47,13 +48,14 @@ def train_simulated(
 ) -> dict[str, Any]:
     """Train on the simulated cluster of the experiment; return the scores, the virtual seconds and the totals."""
     torch.set_num_threads(experiment.threads)
-    job = experiment.job()
+    job, kept = experiment.job(), Kept(experiment.keep)
     record = Record(folder.record if folder is not None else None, clock="virtual", spans=experiment.record.spans)
 
     def make(runtime: Runtime) -> Training:
         training = job.training(runtime)
         if watch is not None:
             watch(training)
+        kept.watch(training)
         return training
 
     outcome = simulate(
@@ -67,8 +69,9 @@ def train_simulated(
     )
     first = next(training for training in outcome.trainings if not training.me.serves)
     result = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
+    consensus = kept.choose(first, outcome.consensus, result)
     if folder is not None:
-        _save(folder, first, outcome.consensus, result)
+        _save(folder, first, consensus, result)
         write_trace(folder.record, folder.path / "trace.json")
     return result
 
@@ -81,10 +84,14 @@ def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | Non
     training = experiment.job().training(runtime, order)
     if watch is not None:
         watch(training)
+    kept = Kept(experiment.keep)
+    kept.watch(training)
     consensus = runtime.run(training.run())
     if order is not None and settings.get("folder"):
         order.save(Path(settings["folder"]) / f"order-{training.world.rank}.txt")
     result = {"scores": training.scores, "seconds": runtime.now(), "clock": "wall"}
+    if training.me.number == 0 and not training.me.serves:
+        consensus = kept.choose(training, consensus, result)
     if settings.get("folder") and training.me.number == 0 and not training.me.serves:
         _save(RunFolder(Path(settings["folder"])), training, consensus, result)
     return result
@@ -99,10 +106,16 @@ def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
     if missing:
         raise CheckpointError(f"{missing[0]} is missing; train with --set record.order=true to replay a run")
     torch.set_num_threads(experiment.threads)
-    job = experiment.job()
+    job, kept = experiment.job(), Kept(experiment.keep)
     record = Record(out.record if out is not None else None, clock="virtual", spans=experiment.record.spans)
+
+    def make(runtime: Runtime, order: Order | None = None) -> Training:
+        training = job.training(runtime, order)
+        kept.watch(training)
+        return training
+
     outcome = replay(
-        job.training,
+        make,
         experiment.cluster,
         [read_order(path) for path in paths],
         servers=job.strategy.servers,
@@ -110,17 +123,20 @@ def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
     )
     first = next(training for training in outcome.trainings if not training.me.serves)
     result: dict[str, Any] = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
-    first.me.load(outcome.consensus)
+    consensus = kept.choose(first, outcome.consensus, result)
+    first.me.load(consensus)
     then, now = load_file(folder.model), first.me.module.state_dict()
     result["equal"] = all(torch.equal(then[name], now[name]) for name in now)
     result["difference"] = max(float((then[name] - now[name]).abs().max()) for name in now)
     result["largest"] = max(float(tensor.abs().max()) for tensor in now.values())
     if out is not None:
-        _save(out, first, outcome.consensus, result)
+        _save(out, first, consensus, result)
     return result
 
 
 def _save(folder: RunFolder, training: Training, consensus: torch.Tensor, result: dict[str, Any]) -> None:
     training.me.load(consensus)
     scores = {name: value for name, value in result["scores"].items() if math.isfinite(value)}
-    folder.save_model(training.me.module, {"strategy": type(training.strategy).__name__, "scores": scores})
+    about = {"strategy": type(training.strategy).__name__, "scores": scores}
+    training.task.furnish(folder.path)
+    folder.save_model(training.me.module, about | ({"kept": result["kept"]} if "kept" in result else {}))

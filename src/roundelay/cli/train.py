@@ -23,6 +23,7 @@ __all__ = ["command", "learner"]
 EPILOG = """\b
 Examples:
   roundelay train experiments/tiny.toml --out runs/tiny
+  roundelay train experiments/an4-dnn.toml --data data/an4 --out runs/an4-dnn
   roundelay train experiments/tiny.toml --out runs/two --learners 2 --strategy averaging
   roundelay train experiments/tiny.toml --out runs/sim --on simulator --learners 16 --slow 3=10
   roundelay train experiments/tiny.toml --out runs/set --set optimizer.lr=0.1 --set budget.minibatches=200
@@ -33,6 +34,9 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The run's folder; must be new or empty.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A folder of prepared data."
+)
 @click.option("--strategy", help="By its name; 'roundelay strategies' lists them.")
 @click.option("--learners", type=int, help="How many train; servers come on top.")
 @click.option("--learners-per-node", type=int, help="For hierarchical strategies and the simulated cluster.")
@@ -68,6 +72,8 @@ def command(experiment: Path, out: Path, **options: Any) -> None:
 def _settings(path: Path, options: dict[str, Any]) -> Experiment:
     """Put the command line's settings on top of the file's."""
     table = config.read(path)
+    if options.get("data") is not None:
+        table.setdefault("task", {})["data"] = str(options["data"].absolute())
     if options["strategy"] is not None:
         now = table.get("strategy", {})
         if now.get("name") != options["strategy"]:
