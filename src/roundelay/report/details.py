@@ -1,0 +1,207 @@
+"""What one run did, from its folder: curves, who spent time on what, staleness, bytes, events."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roundelay.record import KINDS
+from roundelay.report.reading import Problems, finite, read_lines, read_object, read_settings, record_files
+from roundelay.report.thinning import Curve, Span, bin_curve
+from roundelay.study.schema import Point
+
+__all__ = ["EVENTS", "Details", "read_details", "straggler"]
+
+EVENTS = ("killed", "lost", "joined", "left", "chaos", "form", "resumed", "checkpoint")
+"""What happens to a run besides training; any other event that is not known here is listed with them."""
+_KNOWN = {"step", "evaluate", "totals"}
+_COMMON = {"event", "who", "clock", "time", "seconds", "minibatch", "epoch"}
+MOST_EVENTS = 200
+
+
+@dataclass
+class Details:
+    """A run, read; whatever was missing is empty, and `problems` says so."""
+
+    folder: Path
+    clock: str = ""
+    problems: Problems = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    training: Curve = field(default_factory=list)
+    spent: dict[str, dict[str, float]] = field(default_factory=dict)
+    sent: dict[str, float] = field(default_factory=dict)
+    staleness: Counter[float] = field(default_factory=Counter)
+    distances: list[float] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+    frames: float = 0.0
+    seconds: float = 0.0
+    """Of training: evaluations are left out."""
+    finished: bool = False
+    diverged: bool = False
+    decoded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each decoding's ``wer.json`` says, by the name of its folder."""
+
+    @property
+    def frames_per_second(self) -> float | None:
+        """How many frames all learners together trained in a second."""
+        return self.frames / self.seconds if self.seconds > 0 and self.frames else None
+
+    @property
+    def total_bytes(self) -> float | None:
+        """What all learners and servers together sent."""
+        return math.fsum(self.sent.values()) if self.sent else None
+
+    def shares(self) -> dict[str, float]:
+        """Return which share of the learners' time went into what; serving beside computing is not in it."""
+        sums: dict[str, float] = defaultdict(float)
+        for who, kinds in self.spent.items():
+            if who.startswith("learner"):
+                for kind, seconds in kinds.items():
+                    sums[kind] += seconds
+        whole = math.fsum(seconds for kind, seconds in sums.items() if kind not in ("serve", "evaluate"))
+        return {kind: seconds / whole for kind, seconds in sums.items() if kind != "evaluate"} if whole else {}
+
+
+def read_details(folder: Path) -> Details:
+    """Read a run's folder."""
+    details = Details(folder)
+    problems = details.problems
+    details.settings = read_settings(folder / "settings.toml", problems)
+    details.about = read_object(folder / "run.json", problems, needed=True)
+    details.model = read_object(folder / "model.json", problems)
+    details.finished = bool(details.model)
+    files = record_files(folder)
+    if not files:
+        problems.append("there is no record")
+    elif len(files) > 1 or files[0].name != "record.jsonl":
+        problems.append("the learners' records were never joined")
+    _Reader(details).read(line for path in files for line in read_lines(path, problems))
+    for scored in sorted(folder.glob("decode/*/wer.json")):
+        if wer := read_object(scored, problems):
+            details.decoded[scored.parent.name] = wer
+    return details
+
+
+def straggler(settings: dict[str, Any], about: dict[str, Any]) -> float:
+    """Return how many times slower the slowest learner is than the others; 1 where all are alike."""
+    factors = [1.0]
+    cluster = settings.get("cluster")
+    slowed = cluster.get("stragglers") if isinstance(cluster, dict) else None
+    for each in slowed if isinstance(slowed, list) else []:
+        factors += [factor] if isinstance(each, dict) and (factor := finite(each.get("factor"))) else []
+    slow = about.get("slow")
+    factors += [factor for each in slow.values() if (factor := finite(each))] if isinstance(slow, dict) else []
+    return max(factors)
+
+
+class _Reader:
+    """Takes the lines of a record, in the order of time."""
+
+    def __init__(self, details: Details) -> None:
+        self.details = details
+        self.frames, self.losses = array("d"), array("d")
+        self.steps: list[tuple[float, float, float]] = []
+        self.evaluations: list[tuple[float, str, dict[str, Any]]] = []
+        self.evaluating: dict[str, float] = defaultdict(float)
+        self.spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.totalled: set[str] = set()
+        self.strange = 0
+
+    def read(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Take all of them."""
+        for line in lines:
+            event, time = line.get("event"), finite(line.get("time"))
+            if not isinstance(event, str) or time is None:
+                self.strange += 1
+                continue
+            self.details.clock = self.details.clock or str(line.get("clock", ""))
+            self.take(event, str(line.get("who", "")), time, line)
+        if self.strange:
+            self.details.problems.append(f"the record has {self.strange} lines without an event or a time")
+        self.finish()
+
+    def take(self, event: str, who: str, time: float, line: dict[str, Any]) -> None:
+        """Take one line."""
+        seconds = finite(line.get("seconds"))
+        if event in KINDS and seconds is not None:
+            self.details.spans.setdefault(who, []).append(Span(event, time, seconds))
+            if who not in self.totalled:
+                self.spent[who][event] += seconds
+            if event == "evaluate":
+                self.evaluating[who] += seconds
+        elif event == "step":
+            self.step(who, time, line)
+        elif event == "evaluate":
+            self.evaluations.append((time - self.evaluating[who], who, line))
+        elif event == "totals":
+            self.totals(who, line)
+        elif event not in _KNOWN and len(self.details.events) < MOST_EVENTS:
+            self.details.events.append(line)
+
+    def step(self, who: str, time: float, line: dict[str, Any]) -> None:
+        """Take a step of a learner."""
+        loss = line.get("loss")
+        number = float(loss) if isinstance(loss, int | float) else math.nan
+        self.details.diverged |= not math.isfinite(number)
+        self.steps.append((time - self.evaluating[who], finite(line.get("frames")) or 0.0, number))
+        if (staleness := finite(line.get("staleness"))) is not None:
+            self.details.staleness[staleness] += 1
+        if (distance := finite(line.get("distance"))) is not None:
+            self.details.distances.append(distance)
+
+    def totals(self, who: str, line: dict[str, Any]) -> None:
+        """Take what a learner spent in all, instead of the sum of those spans that were kept."""
+        if who not in self.totalled:
+            self.totalled.add(who)
+            self.spent[who].clear()
+        for kind in KINDS:
+            self.spent[who][kind] += finite(line.get(kind)) or 0.0
+        if (sent := finite(line.get("bytes"))) is not None:
+            self.details.sent[who] = self.details.sent.get(who, 0.0) + sent
+
+    def finish(self) -> None:
+        """Turn what was taken into what is shown."""
+        details = self.details
+        self.steps.sort(key=lambda step: step[0])
+        frames = 0.0
+        for _, own, loss in self.steps:
+            frames += own
+            self.frames.append(frames)
+            self.losses.append(loss)
+        details.training = bin_curve(self.frames, self.losses)
+        details.frames, details.seconds = frames, self.steps[-1][0] if self.steps else 0.0
+        details.spent = {who: dict(kinds) for who, kinds in sorted(self.spent.items(), key=_by_number)}
+        details.spans = dict(sorted(details.spans.items(), key=_by_number))
+        for seconds, _, line in self.evaluations:
+            self.evaluated(seconds, line)
+
+    def evaluated(self, seconds: float, line: dict[str, Any]) -> None:
+        """Take an evaluation: all frames of steps that ended before it are behind it."""
+        scores = {
+            name: number
+            for name, value in line.items()
+            if name not in _COMMON and (number := finite(value)) is not None
+        }
+        minibatch = int(finite(line.get("minibatch")) or 0)
+        behind = bisect.bisect_right(self.steps, seconds + 1e-9, key=lambda step: step[0])
+        trained = self.frames[behind - 1] if behind else 0.0
+        point = Point(frames=trained, minibatch=minibatch, seconds=seconds, scores=scores)
+        self.details.points.append(point)
+        self.details.diverged |= "loss" in line and "loss" not in scores
+        if (distance := scores.get("distance")) is not None:
+            self.details.distances.append(distance)
+
+
+def _by_number(item: tuple[str, Any]) -> tuple[str, int]:
+    name, _, number = item[0].rpartition(" ")
+    return (name, int(number)) if number.isdigit() else (item[0], -1)

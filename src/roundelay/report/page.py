@@ -1,0 +1,135 @@
+"""The report: one page that needs nothing else, and the same as JSON, CSV and figures beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from roundelay.errors import SettingsError
+from roundelay.report import happenings, inside, learning, speeds, tables
+from roundelay.report.board import Board
+from roundelay.report.details import read_details
+from roundelay.report.html import Section, render
+from roundelay.report.loose import run_names, summarise_runs
+from roundelay.report.spec import Figure
+from roundelay.report.tables import Table
+from roundelay.run import write_atomically
+from roundelay.study.schema import Target
+
+__all__ = ["find_runs", "make_board", "write_report"]
+
+_log = logging.getLogger(__name__)
+
+
+def write_report(
+    folder: Path | Sequence[Path],
+    out: Path | None = None,
+    *,
+    target: Target | None = None,
+    figures: Sequence[str] = (),
+) -> Path:
+    """Write ``report.html`` of a study's folder, or of one or several runs' folders; return where it is.
+
+    It goes into ``out``, by default the folder itself, with ``report.json`` and a folder ``report`` of CSV files beside
+    it.  ``figures`` are formats, such as ``svg`` and ``png``, in which every figure is drawn for a paper as well; that
+    takes the extra ``plot``.  A ``target`` is for runs that are no study: a study has its own.
+    """
+    folders = [folder] if isinstance(folder, Path) else list(folder)
+    if out is None:
+        if len(folders) != 1:
+            raise SettingsError(f"a report of {len(folders)} folders has no place of its own; --out DIR gives it one")
+        out = folders[0]
+    board = make_board(folders, target)
+    sections = make_sections(board)
+    beside = out / "report"
+    beside.mkdir(parents=True, exist_ok=True)
+    every = [figure for section in sections for figure in section.figures]
+    listed = [table for section in sections for table in section.tables]
+    for table in listed:
+        write_atomically(beside / f"{table.name}.csv", tables.to_csv(table).encode())
+    whole = {"summary": board.summary, "figures": [figure.plain() for figure in every]}
+    write_atomically(out / "report.json", (json.dumps(clean(whole), separators=(",", ":")) + "\n").encode())
+    if figures:
+        from roundelay.report.drawing import draw_all
+
+        draw_all(every, board.strategies, beside, figures)
+    page = out / "report.html"
+    write_atomically(page, render(board, sections, inside.timelines(board)).encode())
+    _log.debug("%s: %d figures, %d tables", page, len(every), len(listed))
+    return page
+
+
+def make_board(folders: Sequence[Path], target: Target | None = None) -> Board:
+    """Read a study, or runs, with all their details."""
+    if len(folders) == 1 and (folders[0] / "study.json").exists():
+        from roundelay.study.summary import summarise
+
+        summary = summarise(folders[0])
+        paths = {cell["name"]: folders[0] / cell["path"] for cell in summary["cells"]}
+        return Board(summary, {name: read_details(path) for name, path in paths.items()}, summary["target"])
+    found = find_runs(folders)
+    runs = {name: read_details(path) for name, path in zip(run_names(found), found, strict=True)}
+    return Board(summarise_runs(runs, target), runs, target)
+
+
+def find_runs(folders: Iterable[Path]) -> list[Path]:
+    """Return the runs among folders and right below them, in order, each once."""
+    found: dict[Path, None] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise SettingsError(f"{folder}: no such folder; give it what 'roundelay train --out' has written")
+        inner = [folder] if _is_run(folder) else sorted(path for path in folder.iterdir() if _is_run(path))
+        if not inner:
+            raise SettingsError(
+                f"{folder}: neither a run nor a study, and no run right below it; a run has settings.toml and record.jsonl"
+            )
+        found |= dict.fromkeys(inner)
+    return list(found)
+
+
+def _is_run(path: Path) -> bool:
+    names = ("run.json", "settings.toml", "record.jsonl", "cell.json")
+    return path.is_dir() and (any((path / name).is_file() for name in names) or any(path.glob("record-*.jsonl")))
+
+
+def make_sections(board: Board) -> list[Section]:
+    """Put figures and tables in the order in which one asks for them."""
+    made = [
+        Section("results", "Results", "", [], list(tables.results(board))),
+        Section("accuracy", "Accuracy", "What the consensus model gets wrong at the end of the same budget.",
+                _good(learning.accuracy(board)), list(happenings.significance(board))),
+        Section("learning", "Learning", "How the loss falls, for each frame and for each second.",
+                _good(learning.learning(board)), []),
+        Section("speed", "Speed", "How fast learners together are, and how soon they arrive.",
+                _good([*speeds.speed(board), *speeds.profiles(board)]), []),
+        Section("resilience", "Resilience", "What one slow learner does to all.", _good(speeds.resilience(board)), []),
+        Section("time", "Where the time goes", "Computing is progress; waiting and communicating are its price.",
+                _good(inside.shares(board)), [], timeline=bool(inside.shown_runs(board))),
+        Section("apart", "How far learners drift apart", "", _good(inside.apart(board)), []),
+        Section("traffic", "Traffic", "", _good(speeds.traffic(board)), []),
+        Section("events", "Events", "", [], list(happenings.events(board))),
+        Section("runs", "Every run", "", [], [*tables.trials(board), *tables.runs(board), *happenings.origin(board)]),
+    ]  # fmt: skip
+    return [section for section in made if section.figures or section.tables or section.timeline]
+
+
+def _good(figures: Iterable[Figure]) -> list[Figure]:
+    return [figure for figure in figures if not figure.empty]
+
+
+def clean(value: Any) -> Any:
+    """Return the same with ``None`` in place of numbers that JSON cannot write."""
+    if isinstance(value, dict):
+        return {str(key): clean(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def all_tables(sections: Iterable[Section]) -> list[Table]:
+    """Return every table of a report."""
+    return [table for section in sections for table in section.tables]

@@ -1,0 +1,231 @@
+"""Tables of a report: said once, written as HTML and as CSV.  A table with times in it has one clock."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+from roundelay.report import words
+from roundelay.report.board import Board
+from roundelay.report.learning import why_not
+from roundelay.study.schema import Cell, Row, Spread
+
+__all__ = ["Item", "Line", "Table", "results", "runs", "to_csv", "to_html", "trials"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """What stands in a table's cell, and the number it is sorted and exported by, if it is one."""
+
+    text: str
+    value: float | None = None
+    tone: str = ""
+    """``good``, ``bad`` or ``quiet``, which the text says as well."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row, with what it is filtered by."""
+
+    items: list[Item]
+    strategy: str = ""
+    learners: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its name for a file, its heading, and its lines."""
+
+    name: str
+    title: str
+    caption: str
+    columns: list[str]
+    lines: list[Line] = field(default_factory=list)
+    numeric: frozenset[int] = frozenset()
+
+
+def to_csv(table: Table) -> str:
+    """Write numbers where there are, else the text."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    for line in table.lines:
+        writer.writerow([_harmless(item.text) if item.value is None else repr(item.value) for item in line.items])
+    return out.getvalue()
+
+
+def _harmless(text: str) -> str:
+    """Keep a spreadsheet from taking a text that begins like a formula for one."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def to_html(table: Table) -> str:
+    """Write the table; nothing in it is taken for markup."""
+    head = "".join(
+        f"<th scope=col{' class=num' if i in table.numeric else ''}><button type=button>{escape(name)}</button></th>"
+        for i, name in enumerate(table.columns)
+    )
+    body = "".join(_tr(table, line) for line in table.lines)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
+        f'<table id="table-{escape(table.name)}"><caption>{escape(table.caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _tr(table: Table, line: Line) -> str:
+    cells = []
+    for i, item in enumerate(line.items):
+        names = [name for name in ("num" if i in table.numeric else "", item.tone) if name]
+        value = "" if item.value is None else f' data-value="{item.value!r}"'
+        tag = 'th scope="row"' if i == 0 else "td"
+        shown = f' class="{" ".join(names)}"' if names else ""
+        cells.append(f"<{tag}{shown}{value}>{escape(item.text)}</{tag.partition(' ')[0]}>")
+    return f'<tr data-strategy="{escape(line.strategy)}" data-learners="{line.learners}">{"".join(cells)}</tr>'
+
+
+def _of(spread: Spread | None, name: str = "", *, unit: str = "") -> Item:
+    if spread is None:
+        return Item("–")
+    return Item(words.range_of(spread, name, unit=unit), spread["median"])
+
+
+def _share(board: Board, row: Row, kind: str) -> Item:
+    known = [own.get(kind, 0.0) for _, details in board.runs(row) if (own := details.shares())]
+    share = sum(known) / len(known) if known else None
+    return Item(words.percent(share, 2), share)
+
+
+def _bytes(board: Board, row: Row) -> Item:
+    known = [details.total_bytes / details.frames for _, details in board.runs(row)
+             if details.total_bytes and details.frames]  # fmt: skip
+    each = sum(known) / len(known) if known else None
+    return Item(words.size(each), each)
+
+
+def _state(row: Row) -> Item:
+    if row["regime"]:
+        return Item(f"outside the regime: {row['regime']}", tone="quiet")
+    wrong = why_not(row)
+    return Item(wrong, tone="bad") if wrong else Item("done", tone="quiet")
+
+
+def results(board: Board) -> Iterator[Table]:
+    """Make the table of results, one for each clock."""
+    for clock in board.clocks:
+        rows = [row for row in board.rows if row["clock"] == clock]
+        columns = _columns(board, rows, clock)
+        yield Table(
+            f"results-{clock}",
+            f"Results in {clock} time",
+            f"Medians over seeds with their range; all times are {clock} time.",
+            [name for name, _ in columns],
+            [Line([make(row) for _, make in columns], row["strategy"], row["learners"]) for row in rows],
+            frozenset(i for i, (name, _) in enumerate(columns) if name not in ("strategy", "where", "state")),
+        )
+
+
+Column = tuple[str, Callable[[Row], Item]]
+
+
+def _columns(board: Board, rows: list[Row], clock: str) -> list[Column]:
+    columns: list[Column] = [
+        ("strategy", lambda row: Item(board.label(row))),
+        ("learners", lambda row: Item(str(row["learners"]), float(row["learners"]))),
+    ]
+    if any(why_not(row) or row["regime"] for row in rows):
+        columns.append(("state", _state))
+    if any(board.place(row) for row in rows):
+        columns.append(("where", lambda row: Item(board.place(row))))
+    if any(row["rank"] is not None for row in rows):
+        columns.append(("rank", lambda row: Item(str(row["rank"] or "–"), row["rank"])))
+    if any(row["wer"] for row in rows):
+        columns.append(("WER, %", lambda row: _of(row["wer"])))
+    for name, heading in (("error", "frame error"), ("frame_error", "frame error"), ("loss", "held-out loss")):
+        if any(name in row["scores"] for row in rows):
+            columns.append((heading, lambda row, name=name: _of(row["scores"].get(name), name)))  # type: ignore[misc]
+    if board.target is not None:
+        columns += [
+            (f"time to target, {clock}", _to_target),
+            ("speed-up to target", lambda row: Item(words.number(row["speedup"], 3), row["speedup"])),
+        ]
+    columns += [
+        (f"time, {clock}", lambda row: _of(row["seconds"], unit="seconds")),
+        ("frames a second", lambda row: Item(words.number(row["frames_per_second"]["median"], 3),
+                                             row["frames_per_second"]["median"])),
+        ("speed-up", lambda row: Item(words.number(row["throughput_speedup"], 3), row["throughput_speedup"])),
+        ("efficiency", lambda row: Item(words.percent(row["throughput_efficiency"], 3), row["throughput_efficiency"])),
+        ("waiting", lambda row: _share(board, row, "wait")),
+        ("sent a frame", lambda row: _bytes(board, row)),
+        ("seeds", lambda row: Item(str(len(row["cells"])), float(len(row["cells"])))),
+    ]  # fmt: skip
+    return columns
+
+
+def _to_target(row: Row) -> Item:
+    if row["time"]["median"] is None:
+        hits = f" ({row['hits']} of {len(row['cells'])} did)" if row["hits"] else ""
+        return Item(f"not reached{hits}", tone="bad")
+    return _of(row["time"], unit="seconds")
+
+
+def runs(board: Board) -> Iterator[Table]:
+    """Make the table of every run, trials and failures among them, one for each clock."""
+    for clock in board.clocks:
+        cells = [cell for cell in board.summary["cells"] if cell["clock"] == clock]
+        names = sorted({name for cell in cells for name in cell["scores"]})
+        yield Table(
+            f"runs-{clock}",
+            f"Every run in {clock} time",
+            "Nothing is left out: trials of learning rates, runs that diverged or were cut short, records with holes.",
+            ["run", "strategy", "learners", "seed", "rate", *names, f"time, {clock}", "state", "remarks"],
+            [_run(cell, names) for cell in cells],
+            frozenset({2, 3, 4, *range(5, 6 + len(names))}),
+        )
+
+
+def _run(cell: Cell, names: list[str]) -> Line:
+    state = cell["status"] + (" (trial)" if cell["trial"] else "")
+    remarks = "; ".join(text for text in (cell["error"], cell["remark"], cell["regime"]) if text)
+    scores = [Item(words.amount(name, cell["scores"].get(name)), cell["scores"].get(name)) for name in names]
+    return Line(
+        [
+            Item(cell["name"]),
+            Item(cell["strategy"]),
+            Item(str(cell["learners"]), float(cell["learners"])),
+            Item(str(cell["seed"]), float(cell["seed"])),
+            Item(words.number(cell["rate"]), cell["rate"]),
+            *scores,
+            Item(words.duration(cell["seconds"]), cell["seconds"]),
+            Item(state, tone="quiet" if cell["status"] == "done" else "bad"),
+            Item(remarks),
+        ],
+        cell["strategy"],
+        cell["learners"],
+    )
+
+
+def trials(board: Board) -> Iterator[Table]:
+    """Make the table of what was tried before the runs that count."""
+    found = board.summary["trials"]
+    if not found:
+        return
+    score = board.target["score"] if board.target else "score"
+    lines = []
+    for trial in found:
+        tried = "; ".join(
+            f"{words.number(rate)}: {words.amount(score, value) if value is not None else 'no score'}"
+            for rate, value in zip(trial["rates"], trial["scores"], strict=False)
+        )
+        edge = "at the edge of the grid: a wider one might do better" if trial["at_edge"] else ""
+        items = [
+            Item(trial["strategy"]), Item(str(trial["learners"]), float(trial["learners"])), Item(trial["cluster"]),
+            Item(trial["model"]), Item(tried), Item(words.number(trial["chosen"]), trial["chosen"]), Item(edge),
+        ]  # fmt: skip
+        lines.append(Line(items, trial["strategy"], trial["learners"]))
+    columns = ["strategy", "learners", "cluster", "model", f"rate: {score}", "chosen", "remarks"]
+    caption = "Every strategy had the same number of trials; the learning rate was chosen on dev."
+    yield Table("trials", "Tuning", caption, columns, lines, frozenset({1, 5}))
