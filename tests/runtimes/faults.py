@@ -57,27 +57,41 @@ class Outcome:
 
     def stall(self, fault: Fault) -> float:
         """Return the longest time between two steps of a survivor that ended after the fault."""
-        longest = 0.0
+        return max(self.stalls(fault).values(), default=0.0)
+
+    def stalls(self, fault: Fault) -> dict[int, float]:
+        """Return by survivor: the longest time between two of its steps that ended after the fault."""
+        longest = {}
         for learner, steps in self.steps.items():
             if learner != fault.learner:
                 times = [time for time, _ in steps]
                 gaps = [(b - a) for a, b in itertools.pairwise(times) if b > fault.at]
-                longest = max(longest, *gaps) if gaps else longest
+                longest[learner] = max(gaps, default=0.0)
         return longest
 
+    @property
+    def joined(self) -> list[dict[str, Any]]:
+        """Who joined, and when."""
+        return [event for event in self.events if event["event"] == "joined"]
 
-def run(settings: dict[str, Any], *, size: int, folder: Path, faults: list[Fault], options: Options) -> Outcome:
+
+def run(
+    settings: dict[str, Any], *, size: int, folder: Path, faults: list[Fault], options: Options, restarts: int = 0
+) -> Outcome:
     """Train by ``settings`` with these faults."""
     threads = [threading.Thread(target=fault.wreak, args=(folder, size), daemon=True) for fault in faults]
     for thread in threads:
         thread.start()
     entry = jobs.entry("train_traced")
-    results = launch.run(entry, {**settings, "folder": str(folder)}, size=size, folder=folder, options=options)
+    settings = {**settings, "folder": str(folder)}
+    results = launch.run(entry, settings, size=size, folder=folder, options=options, restarts=restarts)
     for thread in threads:
         thread.join()
     steps: dict[int, list[tuple[float, int]]] = {}
     for part in folder.glob("record-*.jsonl"):
         lines = [json.loads(line) for line in part.read_text().splitlines() if line.endswith("}")]
-        steps[int(part.stem.split("-")[1])] = [(x["time"], x["minibatch"]) for x in lines if x["event"] == "step"]
+        mine = [(x["time"], x["minibatch"]) for x in lines if x["event"] == "step"]
+        learner = int(part.stem.split("-")[1])  # with a further number where it was started again
+        steps[learner] = sorted([*steps.get(learner, []), *mine])
     events = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
     return Outcome(results, steps, events)

@@ -20,6 +20,7 @@ from roundelay.budget import Budget
 from roundelay.errors import LearnerLost, NumericalError
 from roundelay.learner import Learner
 from roundelay.runtimes.processes import ProcessRuntime
+from roundelay.strategies import find
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
@@ -104,8 +105,17 @@ class Sine(Task):
     nominal_frames = 32
     held_out = 2
 
-    def __init__(self, *, adam: bool = False, width: int = 24, pause_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        adam: bool = False,
+        width: int = 24,
+        pause_seconds: float = 0.0,
+        rate: float = 0.05,
+        momentum: float = 0.9,
+    ) -> None:
         self.adam, self.width, self.pause_seconds = adam, width, pause_seconds
+        self.rate, self.momentum = rate, momentum
 
     def module(self) -> nn.Module:
         torch.manual_seed(3)
@@ -114,7 +124,7 @@ class Sine(Task):
     def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         if self.adam:
             return torch.optim.AdamW(module.parameters(), lr=0.01)
-        return torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        return torch.optim.SGD(module.parameters(), lr=self.rate, momentum=self.momentum)
 
     def frames(self, epoch: int, index: int) -> int:
         return 32 if index % 5 else 24
@@ -139,7 +149,8 @@ def make_training(runtime: Any, settings: dict[str, Any]) -> Training:
     task = Sine(**settings.get("task", {}))
     module = task.module()
     me = Learner(module, task.optimizer(module), nominal_frames=task.nominal_frames)
-    strategy = STRATEGIES[settings["strategy"]](**settings.get("with", {}))
+    name = settings["strategy"]
+    strategy = (STRATEGIES[name] if name in STRATEGIES else find(name))(**settings.get("with", {}))
     budget = Budget(task.per_epoch, settings.get("minibatches", 200), warmup=settings.get("warmup", 0))
     return Training(me, strategy, runtime, task=task, budget=budget)
 

@@ -6,22 +6,27 @@ import dataclasses
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay import errors
+from roundelay.chaos import Event
 from roundelay.errors import CommunicationError, RoundelayError, SettingsError
 from roundelay.record import merge_records
 from roundelay.runtimes.fork_server import ForkServer, lend_server
+from roundelay.runtimes.havoc import Havoc
 from roundelay.runtimes.hosts import Hosts, Meeting, fail_run, meet
 from roundelay.runtimes.membership import bury, current_id, latest_view
 from roundelay.runtimes.offer import Options, Place
 from roundelay.runtimes.store import Store
 
-__all__ = ["run"]
+__all__ = ["Chaos", "run"]
 
 WATCH_SECONDS = 0.25  # how often to look at what the processes' ends do not tell
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
+AGAIN_SECONDS = 1.0  # before a learner is started for the third time; twice as long before each further time
+SOON_SECONDS = 0.02
 logger = logging.getLogger(__name__)
 
 
@@ -33,12 +38,15 @@ def run(
     folder: Path | None = None,
     options: Options | None = None,
     hosts: Hosts | None = None,
+    restarts: int = 0,
+    chaos: Chaos | None = None,
 ) -> list[Any]:
     """Call ``entry`` as ``function(runtime, settings)`` in ``size`` processes; return what each returned.
 
     ``entry`` is ``package.module:function`` or ``file.py:function``; settings and results are JSON.  A learner that
-    dies is mourned by the others, who go on, and has ``None`` for its result; one that raises ends the run, and we
-    raise what it did.  With ``hosts``, called alike on each of them, every host runs its share of the processes.
+    dies is mourned by the others, who go on, and has ``None`` for its result; it is started again up to ``restarts``
+    times, and joins them.  One that raises ends the run, and we raise what it did.  With ``hosts``, called alike on
+    each of them, every host runs its share of the processes.
     """
     if size < 1:
         raise SettingsError(f"learners: at least 1, not {size}")
@@ -50,19 +58,24 @@ def run(
         store.set(f"settings/{meeting.number}", settings)
         if meeting.number == 0:
             store.add("ids", size)
-        crew = _Crew(server, store, options.patience_seconds, several=hosts is not None)
+        chaos = chaos or Chaos()
+        havoc = Havoc(chaos.events, chaos.servers, meeting.share(size), folder)
+        crew = _Crew(server, store, options.patience_seconds, several=hosts is not None, restarts=restarts)
         try:
             for learner in meeting.share(size):
                 place = Place(learner, size, f"host {meeting.number}", meeting.address, lossy=True)
-                crew.start(learner, _job(entry, place, meeting, folder, options))
-            crew.watch()
+                job = _job(entry, place, meeting, folder, options)
+                crew.start(learner, job | {"slowed": havoc.slowed(learner)})
+            crew.watch(havoc)
         except BaseException as error:
             crew.fail(error)
             raise
         finally:
             crew.end()
+            havoc.close()
             if folder is not None:
                 merge_records(folder, keep=True)
+        havoc.check()
         return [store.get(f"result/{learner}") for learner in range(size)]
 
 
@@ -77,26 +90,41 @@ def _job(entry: str, place: Place, meeting: Meeting, folder: Path | None, option
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Chaos:
+    """Faults on purpose, in a run whose first ``servers`` ranks serve."""
+
+    events: Sequence[Event] = ()
+    servers: int = 0
+
+
 class _Crew:
     """The processes that this launcher has started."""
 
-    def __init__(self, server: ForkServer, store: Store, patience_seconds: float, *, several: bool) -> None:
-        self._server, self._store, self._patience = server, store, patience_seconds
+    def __init__(
+        self, server: ForkServer, store: Store, patience_seconds: float, *, several: bool, restarts: int
+    ) -> None:
+        self._server, self._store, self._patience, self._restarts = server, store, patience_seconds, restarts
         self._several = several  # hosts: whether others may have failed
         self._alive: dict[int, int] = {}  # by process id: the learner's
         self._lost: dict[int, str] = {}
+        self._jobs: dict[int, dict[str, Any]] = {}  # by learner
+        self._again: dict[int, float] = {}  # by learner: when to start it again
 
     def start(self, learner: int, job: dict[str, Any]) -> None:
         """Start one learner."""
         process = self._server.start(job)
-        self._alive[process] = learner
+        self._alive[process], self._jobs[learner] = learner, job
         self._store.set(f"process/{learner}", process)
 
-    def watch(self) -> None:
+    def watch(self, havoc: Havoc) -> None:
         """Wait until all have ended; raise what the first one to raise did."""
         last_end = time.monotonic()
         while self._alive:
-            ended = self._server.ended(WATCH_SECONDS)
+            self._start_again()
+            processes = {learner: process for process, learner in self._alive.items()}
+            patience = min(WATCH_SECONDS, havoc.wreak(self._store, processes, self._server.signal))
+            ended = self._server.ended(patience if not self._again else min(patience, SOON_SECONDS))
             if ended is not None:
                 self._note(*ended)
                 last_end = time.monotonic()
@@ -106,6 +134,15 @@ class _Crew:
                 return
         if self._lost and not self._store.has("finished"):
             raise CommunicationError("no learner is left: " + "; ".join(self._lost.values()))
+
+    def _start_again(self) -> None:
+        """Start those again whose time has come, unless the others have finished meanwhile."""
+        for learner, when in list(self._again.items()):
+            if time.monotonic() >= when:
+                del self._again[learner]
+                if not self._store.has("finished"):
+                    job = self._jobs[learner]
+                    self.start(learner, job | {"attempt": job.get("attempt", 0) + 1})
 
     def _forgotten(self) -> bool:
         """Tell whether those still alive are no members: they hang, the others went on without them and finished."""
@@ -122,6 +159,10 @@ class _Crew:
             self._lost[learner] = f"learner {learner} ended by {how}"
             logger.warning("%s", self._lost[learner])
             bury(self._store, learner, self._lost[learner])
+            attempts = self._jobs[learner].get("attempt", 0)
+            if attempts < self._restarts and self._alive:
+                # At once the first time; later not so soon, lest one that keeps dying keep the others busy.
+                self._again[learner] = time.monotonic() + (attempts and AGAIN_SECONDS * 2 ** (attempts - 1))
 
     def fail(self, error: BaseException) -> None:
         """Tell the launchers of other hosts that this run is to end."""

@@ -12,8 +12,9 @@ Keys of the store (an id is a learner's for as long as it is a member; one that 
 ``over/<epoch>``       why that epoch ended
 ``poke/<epoch>/<id>``  wakes its watcher when the epoch is over
 ``safe/<id>``          the minibatches that it put down as safe, a log
-``asking/<n>``         the n-th newcomer: its id and report
+``asking``             a log of newcomers, a line each: id and report
 ``name/<id>``          the id by which the process that began as <id> goes now
+``welcome/<epoch>/…``  whether all who ask at that point are to meet and let newcomers in: the first to ask settles it
 ``finished``           somebody has finished; newcomers are not let in any more
 =====================  ==============================================================================================
 """
@@ -21,9 +22,11 @@ Keys of the store (an id is a learner's for as long as it is a member; one that 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +39,7 @@ __all__ = ["Agreement", "Membership", "NotNeeded", "bury", "current_id", "latest
 
 POLL_SECONDS = 0.002
 JOIN_SECONDS = 2.0
+KEPT = 100
 logger = logging.getLogger(__name__)
 
 
@@ -57,8 +61,9 @@ class Agreement:
 class Membership:
     """One learner's part in the protocol."""
 
-    def __init__(self, store: Store, learner: int, size: int, *, patience_seconds: float) -> None:
+    def __init__(self, store: Store, learner: int, size: int, *, patience_seconds: float, joins: bool = False) -> None:
         self.store, self.id, self.patience = store, learner, patience_seconds
+        self._joins = joins  # whether we come when the others have begun
         self._name = learner  # the launcher's for this process, for good
         self.epoch, self.members = -1, list(range(size))
         self.asked = 0  # how many newcomers have been let in or given up
@@ -67,17 +72,19 @@ class Membership:
         self._watcher: threading.Thread | None = None
         self._over: Callable[[str], None] | None = None
         self._watched = -1
+        self._settled: deque[str] = deque()
 
     # -- agreeing -----------------------------------------------------------------------------------------------
 
     def agree(self, report: dict[str, Any], resolve: Resolve, card: dict[str, Any]) -> Agreement:
         """Agree on the next epoch; whoever is lost meanwhile just makes it the one after."""
         while True:
-            epoch = self.epoch + 1
-            self.store.set(f"here/{epoch}/{self.id}", report)
-            view = self._propose(epoch, resolve)
-            if self.id not in view["members"]:
-                report = {**report, "holds": False, "trained": []}
+            epoch, view = self.epoch + 1, None
+            if not self._joins:
+                self.store.set(f"here/{epoch}/{self.id}", report)
+                view = self._propose(epoch, resolve)
+            if view is None or self.id not in view["members"]:
+                self._joins, report = False, {**report, "holds": False, "trained": [], "left": []}
                 epoch, view = self._join(epoch, report)
             self.epoch, self.members, self.asked = epoch, view["members"], view["asked"]
             cards = self._meet(epoch, card)
@@ -99,33 +106,37 @@ class Membership:
     def _draft(self, epoch: int, resolve: Resolve) -> dict[str, Any]:
         reports = {i: self.store.get(f"here/{epoch}/{i}") for i in self.members}
         here = {i: report for i, report in reports.items() if report is not None and not self._lost(i)}
-        asked = self.store.add("asking", 0)
-        for number in range(self.asked + 1, asked + 1):
-            newcomer = self.store.get(f"asking/{number}")
-            if newcomer is not None and not self._lost(newcomer["id"]):
+        asking = self.store.log("asking").splitlines()
+        for newcomer in map(json.loads, asking[self.asked :]):
+            if not self._lost(newcomer["id"]):
                 here[newcomer["id"]] = newcomer["report"]
         ever = range(self.store.add("ids", 0))
         safe = [number for i in ever if i not in here for number in self.safe(i)]
         plan = resolve(list(here.values()), safe)
-        return {"members": list(here), "plan": plan, "asked": asked}
+        return {"members": list(here), "plan": plan, "asked": len(asking)}
 
     def _join(self, epoch: int, report: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Ask to be let in under a new id, and wait for an epoch that we are in."""
         self.id = self.store.add("ids", 1) - 1
+        self.store.add(f"beat/{self.id}", 1)  # from now on our silence tells
         self._pulse.rename(self.id)
         self.store.set(f"name/{self._name}", self.id)
         logger.info("asking to join as %d", self.id)
-        self.store.set(f"asking/{self.store.add('asking', 1)}", {"id": self.id, "report": report})
+        self.store.append("asking", json.dumps({"id": self.id, "report": report}) + "\n")
+        members = set(self.members)
         while True:
             view = self.store.get(f"view/{epoch}")
-            if view is None:
-                if self.store.has("finished"):
-                    raise NotNeeded("the others have finished")
-                time.sleep(5 * POLL_SECONDS)
-            elif self.id in view["members"]:
-                return epoch, view
-            else:
-                epoch += 1
+            if view is not None:
+                if self.id in view["members"]:
+                    return epoch, view
+                epoch, members = epoch + 1, set(view["members"])
+                self._pulse.watch(members)
+                continue
+            if self.store.has("finished"):
+                raise NotNeeded("the others have finished")
+            if all(self._lost(i) for i in members):
+                raise CommunicationError("nobody is left who holds the model")
+            time.sleep(5 * POLL_SECONDS)
 
     def _meet(self, epoch: int, card: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Wait until all members are ready; ``None``: one was lost, this epoch never began."""
@@ -189,9 +200,16 @@ class Membership:
         """Return what a learner put down as safe."""
         return [int(number) for number in self.store.log(f"safe/{learner}").split()]
 
-    def newcomers(self) -> bool:
-        """Tell whether somebody waits to join."""
-        return self.store.add("asking", 0) > self.asked
+    def newcomers(self, key: str = "") -> bool:
+        """Tell whether somebody waits to join; all of this epoch who ask by the same ``key`` are told the same."""
+        if key:
+            name = f"welcome/{self.epoch}/{key}"
+            settled: bool = self.store.settle(name, self.newcomers())
+            self._settled.append(name)
+            if len(self._settled) > KEPT:  # nobody is that far behind
+                self.store.delete(self._settled.popleft())
+            return settled
+        return self.store.log("asking").count("\n") > self.asked
 
     def leave(self) -> None:
         """Say that we have finished, and stay reachable until all others have, too."""

@@ -51,6 +51,10 @@ class Store:
         """Add to a number; return the sum."""
         return int(self.raw.add(key, amount))
 
+    def delete(self, key: str) -> None:
+        """Forget a key, if there is one."""
+        self.raw.delete_key(key)
+
     def append(self, key: str, text: str) -> None:
         """Append to a log, without waiting for anybody."""
         self.raw.append(key, text)

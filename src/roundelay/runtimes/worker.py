@@ -60,7 +60,8 @@ def work(job: dict[str, Any]) -> int:
     runtime: ProcessRuntime | None = None
     try:
         folder = Path(job["records"]) if job["records"] is not None else None
-        runtime = ProcessRuntime(store, place, options, folder=folder)
+        runtime = ProcessRuntime(store, place, options, folder=folder, attempt=job.get("attempt", 0))
+        runtime.slowed = [(begin, end, factor) for begin, end, factor in job.get("slowed", ())]
         result = find_entry(job["entry"])(runtime, store.get(f"settings/{job['host_number']}"))
         store.set(f"result/{place.learner}", result)
         runtime.leave()
@@ -79,6 +80,7 @@ def work(job: dict[str, Any]) -> int:
 
 def _hand_in(store: Store, learner: int, who: str, error: BaseException) -> None:
     """Tell the launcher what went wrong."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which it may send us because of another's error
     message = str(error) if isinstance(error, RoundelayError) else f"{type(error).__name__}: {error}"
     if not message.startswith(who):
         message = f"{who}: {message}"

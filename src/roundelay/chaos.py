@@ -1,0 +1,105 @@
+"""Faults on purpose: what ``--chaos "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5"`` means.
+
+Events are separated by semicolons.  Each names what happens, to whom (a learner by its number, or ``server 0``), when
+(``at``, from the run's beginning by default) and for how long (``for``):
+
+``kill 1 at 30s``            the process ends, as by SIGKILL
+``stop 2 for 10s at 5s``     it stands still, as by SIGSTOP, and goes on
+``slow 0 x5 at 5s for 60s``  its gradients take five times as long
+``cut 2,3 for 10s at 5s``    nothing passes between these and the others; in the simulator only
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from roundelay.errors import SettingsError, suggest
+
+__all__ = ["Event", "check_all_fired", "parse"]
+
+What = Literal["kill", "stop", "slow", "cut"]
+WHATS: tuple[What, ...] = ("kill", "stop", "slow", "cut")
+UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One fault."""
+
+    what: What
+    whom: tuple[int, ...]
+    at_seconds: float = 0.0
+    seconds: float = math.inf
+    factor: float = 1.0
+    server: bool = False
+    """Whether ``whom`` counts servers rather than learners."""
+
+    def ranks(self, servers: int) -> list[int]:
+        """Return the ranks at the run's beginning, where servers come first."""
+        return [number if self.server else servers + number for number in self.whom]
+
+    def __str__(self) -> str:
+        words = [self.what, *(["server"] if self.server else []), ",".join(map(str, self.whom))]
+        words += [f"x{self.factor:g}"] if self.what == "slow" else []
+        words += [f"for {self.seconds:g}s"] if math.isfinite(self.seconds) else []
+        return " ".join([*words, f"at {self.at_seconds:g}s"])
+
+
+def parse(text: str, learners: int, servers: int = 0) -> list[Event]:
+    """Read events, each of which must fit a run of so many learners and servers."""
+    events = [_parse_event(part.strip()) for part in text.split(";") if part.strip()]
+    if not events:
+        raise SettingsError('--chaos: no event is given; write "kill 1 at 30s"')
+    for event in events:
+        limit, who = (servers, "server") if event.server else (learners, "learner")
+        for number in event.whom:
+            if number >= limit:
+                there = f"a {who} from 0 to {limit - 1} would do" if limit else "there are no servers in this run"
+                raise SettingsError(f"--chaos: {event}: {there}")
+    return events
+
+
+def _parse_event(text: str) -> Event:
+    words = text.lower().split()
+    what = next((known for known in WHATS if known == words[0]), None)
+    if what is None:
+        raise SettingsError(f"--chaos: {text!r}: unknown {suggest(words[0], WHATS)}")
+    rest = words[1:]
+    server = bool(rest) and rest[0] == "server"
+    if rest and rest[0] in ("server", "learner"):
+        rest = rest[1:]
+    if not rest or not re.fullmatch(r"\d+(,\d+)*", rest[0]):
+        raise SettingsError(f'--chaos: {text!r}: write whom it befalls, as in "{what} 1 at 30s"')
+    whom = tuple(int(number) for number in rest[0].split(","))
+    at, seconds, factor, rest = 0.0, math.inf, None, rest[1:]
+    while rest:
+        if rest[0] in ("at", "for") and len(rest) > 1:
+            duration = _parse_seconds(rest[1], text)
+            at, seconds = (duration, seconds) if rest[0] == "at" else (at, duration)
+            rest = rest[2:]
+        elif re.fullmatch(r"x\d+(\.\d+)?", rest[0]):
+            factor, rest = float(rest[0][1:]), rest[1:]
+        else:
+            raise SettingsError(f"--chaos: {text!r}: {rest[0]!r} is none of 'at 5s', 'for 10s' and 'x5'")
+    if what in ("stop", "cut") and not math.isfinite(seconds):
+        raise SettingsError(f"--chaos: {text!r}: say for how long, as in '{what} {rest or whom[0]} for 10s'")
+    if (factor is not None) != (what == "slow") or (factor is not None and factor < 1):
+        raise SettingsError(f"--chaos: {text!r}: 'slow' and only it takes a factor of at least 1, as in 'slow 0 x5'")
+    return Event(what, whom, at, seconds, factor or 1.0, server)
+
+
+def _parse_seconds(word: str, text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|)", word)
+    if match is None:
+        raise SettingsError(f"--chaos: {text!r}: {word!r} is no duration; 30s, 500ms or 2m would do")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def check_all_fired(unfired: Sequence[Event], seconds: float) -> None:
+    """Complain of events that never happened: a run that was not disturbed shows nothing."""
+    if unfired:
+        raise SettingsError(f"--chaos: {unfired[0]} never happened: the run ended after {seconds:.3g} s")
