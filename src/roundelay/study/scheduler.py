@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import selectors
@@ -16,6 +17,7 @@ from roundelay.errors import SettingsError
 from roundelay.study.folder import StudyFolder
 from roundelay.study.matrix import Cell, Matrix, expand
 from roundelay.study.settings import Study
+from roundelay.study.worker import conclude
 
 __all__ = ["Scheduler", "Watcher", "choose_rate"]
 
@@ -176,7 +178,8 @@ class _Crew:
         for process in self._processes.values():
             process.terminate()
             assert process.stdin is not None
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         for process in self._processes.values():
             process.wait()
             assert process.stdout is not None
@@ -199,8 +202,9 @@ class _Crew:
         assert process.stdin is not None
         self._jobs[slot] = job
         self.busy[slot] = cell, _Tail(Path(job["run"]))
-        process.stdin.write(json.dumps(job).encode() + b"\n")
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # one that has died is noticed by its silence
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
 
     def _hire(self, slot: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
@@ -218,26 +222,28 @@ class _Crew:
 
     def answers(self, seconds: float) -> list[tuple[int, Outcome]]:
         """Wait at most so long for cells to be done."""
-        return [(key.data, self._answer(key.data)) for key, _ in self._selector.select(seconds)]
+        heard = [(key.data, self._answer(key.data)) for key, _ in self._selector.select(seconds)]
+        return [(slot, outcome) for slot, outcome in heard if outcome is not None]
 
-    def _answer(self, slot: int) -> Outcome:
+    def _answer(self, slot: int) -> Outcome | None:
         process = self._processes[slot]
         assert process.stdout is not None
-        line = process.stdout.readline()
-        self.busy.pop(slot, None)
+        line, was_busy = process.stdout.readline(), self.busy.pop(slot, None) is not None
         if line:
             outcome: Outcome = json.loads(line)
             return outcome
-        return self._bury(slot, process)
-
-    def _bury(self, slot: int, process: subprocess.Popen[bytes]) -> Outcome:
-        """Say of the cell that it failed with its process."""
-        from roundelay.study.worker import conclude
-
-        assert process.stdout is not None
-        self._selector.unregister(process.stdout)
-        process.stdout.close()
-        del self._processes[slot]
-        status = process.wait()
+        status = self._bury(slot, process)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        return conclude(self._jobs[slot], {"status": "failed", "error": f"the process that computed it {how}"})
+        bad = {"status": "failed", "error": f"the process that computed it {how}"}
+        return conclude(self._jobs[slot], bad) if was_busy else None
+
+    def _bury(self, slot: int, process: subprocess.Popen[bytes]) -> int:
+        """Let go of a process that has ended; return how."""
+        assert process.stdout is not None
+        assert process.stdin is not None
+        self._selector.unregister(process.stdout)
+        del self._processes[slot]
+        process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        return process.wait()

@@ -1,0 +1,139 @@
+"""From a study's file to its cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from study_files import write_study
+
+from roundelay.errors import SettingsError
+from roundelay.study.matrix import expand
+from roundelay.study.settings import Study, merge
+
+
+def test_every_combination_is_a_cell_and_has_its_trials(tmp_path: Path) -> None:
+    matrix = expand(Study.read(write_study(tmp_path / "s.toml")))
+    assert len({cell.name for cell in matrix.cells}) == len(matrix.cells) == 2 * 2 * 2
+    assert len({trial.name for trial in matrix.trials}) == len(matrix.trials) == 2 * 2 * 2
+    assert {cell.rate for cell in matrix.cells} == {None}
+    assert {cell.frames for cell in matrix.cells} == {640}
+    assert {trial.frames for trial in matrix.trials} == {320}
+    assert {trial.seed for trial in matrix.trials} == {0}
+
+
+def test_rates_grow_with_the_learners_where_gradients_are_averaged(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.toml", strategies='["synchronous", "bmuf", "asgd"]', learners="[4]")
+    trials = expand(Study.read(path)).trials
+    rates: dict[str, list[float | None]] = {}
+    for trial in trials:
+        if trial.learners == 4:
+            rates.setdefault(trial.strategy, []).append(trial.rate)
+    assert rates == {"synchronous": [0.2, 0.8], "bmuf": [0.05, 0.2], "asgd": [0.05, 0.2]}
+
+
+def test_a_divided_minibatch_keeps_the_rate(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.toml", strategies='["synchronous", "asgd"]', learners="[4]")
+    path.write_text(path.read_text().replace("{ size = 16 }", "{ total = 32 }").replace(", evaluate_every = 20", ""))
+    matrix = expand(Study.read(path))
+    assert {t.rate for t in matrix.trials if t.strategy == "synchronous"} == {0.05, 0.2}
+    assert {t.rate for t in matrix.trials if t.strategy == "asgd"} == {0.0125, 0.05}
+    assert {cell.minibatches for cell in matrix.cells if cell.learners == 4} == {80}
+    assert {cell.frames for cell in matrix.cells} == {640}
+
+
+def test_the_baseline_is_added_and_healthy(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.toml", strategies='["adpsgd"]', learners="[4]", seeds="[1]")
+    path.write_text(path.read_text() + "cluster = { stragglers = [{ learner = 0, factor = 9.0 }] }\n")
+    cells = {cell.name: cell for cell in expand(Study.read(path)).cells}
+    assert set(cells) == {"adpsgd-4-seed-1", "synchronous-1-seed-1"}
+    assert not cells["synchronous-1-seed-1"].settings["cluster"]["stragglers"]
+    assert cells["adpsgd-4-seed-1"].settings["cluster"]["stragglers"][0]["learner"] == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "epochs", "period", "outside"),
+    [
+        ('"bmuf"', 16, 2, ""),  # 640 minibatches of 4 learners are 160 steps, which hold 20 x 4 blocks of 2
+        ('"bmuf"', 32, 4, ""),
+        ('"bmuf"', 8, 1, ""),
+        ('"bmuf"', 4, 1, "40 blocks of 1 steps fit the budget; 20 x 4 learners are 80"),
+        ('{ name = "bmuf", block = 5 }', 16, 5, "32 blocks of 5 steps fit the budget; 20 x 4 learners are 80"),
+        ('"averaging"', 4, 1, ""),
+    ],
+)
+def test_blocks_are_chosen_so_that_enough_fit(
+    strategy: str, epochs: int, period: int, outside: str, tmp_path: Path
+) -> None:
+    path = write_study(tmp_path / "s.toml", strategies=f"[{strategy}]", learners="[4]", seeds="[1]", epochs=epochs)
+    cell = next(cell for cell in expand(Study.read(path)).cells if cell.learners == 4)
+    settings = cell.settings["strategy"]
+    assert settings.get("block", settings.get("period")) == period
+    assert cell.regime == outside
+
+
+def test_a_hierarchy_takes_its_nodes_from_the_cluster(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.toml", strategies='["hierarchical"]', learners="[16]", seeds="[1]")
+    flat = next(cell for cell in expand(Study.read(path)).cells if cell.learners == 16)
+    assert flat.settings["strategy"]["learners_per_node"] == 4
+    path.write_text(path.read_text() + "cluster = { nodes = 2, learners_per_node = 8 }\n")
+    racks = next(cell for cell in expand(Study.read(path)).cells if cell.learners == 16)
+    assert racks.settings["strategy"]["learners_per_node"] == [8, 8]
+
+
+def test_parts_models_and_clusters(tmp_path: Path) -> None:
+    more = """
+[[parts]]
+on = "processes"
+learners = [2]
+strategies = ["averaging"]
+seeds = [1]
+[[parts]]
+clusters = ["slow"]
+models = ["wide"]
+learners = [2]
+strategies = ["averaging"]
+seeds = [1]
+[models.wide.task]
+hidden = [16]
+[clusters.slow]
+between = { bandwidth = 1e6 }
+"""
+    path = write_study(tmp_path / "s.toml", more=more)
+    cells = {cell.name: cell for cell in expand(Study.read(path)).cells}
+    assert set(cells) == {
+        "averaging-2-wide-processes-seed-1", "synchronous-1-wide-processes-seed-1",
+        "averaging-2-wide-slow-seed-1", "synchronous-1-wide-slow-seed-1",
+    }  # fmt: skip
+    wide = cells["averaging-2-wide-slow-seed-1"].settings
+    assert wide["task"]["hidden"] == [16]
+    assert wide["cluster"]["between"]["bandwidth"] == 1e6
+    assert wide["task"]["model_seed"] == wide["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategies": '["synchronous", "bumf"]'}, "strategies[1]: unknown strategy 'bumf'; did you mean 'bmuf'?"),
+        ({"more": 'baseline = "synchronus"'}, "baseline: unknown strategy 'synchronus'; did you mean 'synchronous'?"),
+        ({"seeds": "[0]"}, "tuning.seed 0 is one of the seeds that count"),
+        ({"seeds": "[]"}, "seeds: at least one is needed"),
+        ({"more": "learnrs = [1]"}, "unknown key 'learnrs'; did you mean 'learners'?"),
+        (
+            {"strategies": '[{ name = "averaging", perod = 3 }]'},
+            "strategy: unknown key 'perod'; did you mean 'period'?",
+        ),
+        ({"learners": "[0]"}, "learners must be at least 1"),
+    ],
+)
+def test_what_is_wrong_is_said_at_the_start(changes: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        expand(Study.read(write_study(tmp_path / "s.toml", **changes)))
+    assert message in str(wrong.value)
+
+
+def test_another_name_takes_the_place_of_a_table() -> None:
+    table = {"model": {"name": "dnn", "width": 8}, "lr": 1}
+    assert merge(table, {"model": {"width": 4}}) == {"model": {"name": "dnn", "width": 4}, "lr": 1}
+    assert merge(table, {"model": {"name": "lstm"}}) == {"model": {"name": "lstm"}, "lr": 1}
+    assert table["model"] == {"name": "dnn", "width": 8}

@@ -1,0 +1,155 @@
+"""What a study's summary makes of cells that came out well, badly or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_files import fake_cell, plan_cell, write_folder
+
+from roundelay.errors import CheckpointError
+from roundelay.study.statistics import chance, compare_times, spread
+from roundelay.study.summary import summarise
+
+
+def made_up(folder: Path) -> list[dict[str, Any]]:
+    """One learner needs 4 s; of four learners, fast 1 s, slow 2 s, missed never, odd is outside its regime."""
+    seeds = (1, 2, 3)
+    cells = [plan_cell("synchronous", 1, seed) for seed in seeds]
+    cells += [plan_cell(name, 4, seed) for name in ("slow", "fast", "missed") for seed in seeds]
+    cells += [plan_cell("odd", 4, seed, regime="too few blocks") for seed in seeds]
+    write_folder(folder, cells)
+    curves = {
+        "synchronous": ([0.5, 0.4, 0.3, 0.1], 1.0), "slow": ([0.5, 0.2, 0.1, 0.05], 1.0),
+        "fast": ([0.4, 0.2, 0.15, 0.15], 0.5), "missed": ([0.5, 0.4, 0.3, 0.3], 0.1), "odd": ([0.1] * 4, 0.1),
+    }  # fmt: skip
+    for cell in cells:
+        errors, seconds = curves[cell["strategy"]]
+        fake_cell(folder, cell, errors, seconds=seconds * (1 + cell["seed"] / 100))
+    return cells
+
+
+def test_ranks_times_and_speed_ups(tmp_path: Path) -> None:
+    made_up(tmp_path)
+    summary = summarise(tmp_path)
+    rows = {(row["strategy"], row["learners"]): row for row in summary["rows"]}
+    fast, slow = rows["fast", 4], rows["slow", 4]
+    assert (fast["rank"], slow["rank"], rows["missed", 4]["rank"], rows["odd", 4]["rank"]) == (1, 2, None, None)
+    assert fast["time"]["median"] == pytest.approx(1.02)
+    assert fast["time"]["low"] == pytest.approx(1.01)
+    assert fast["speedup"] == pytest.approx(4.0)
+    assert fast["efficiency"] == pytest.approx(1.0)
+    assert slow["speedup"] == pytest.approx(2.0)
+    assert rows["missed", 4]["time"]["median"] is None
+    assert rows["missed", 4]["hits"] == 0
+    assert rows["missed", 4]["throughput_speedup"] == pytest.approx(10.0)
+    assert fast["frames"]["median"] == 200
+    assert summary["complete"]
+    group = next(group for group in summary["groups"] if group["key"]["learners"] == 4)
+    assert [row["strategy"] for row in group["rows"]] == ["fast", "slow", "missed", "odd"]
+    json.dumps(summary, allow_nan=False)
+
+
+def test_the_answer_in_words(tmp_path: Path) -> None:
+    made_up(tmp_path)
+    answer = summarise(tmp_path)["answer"]
+    assert answer["headline"] == (
+        "4 learners in the simulator: fast reaches error 20.0 % first, in 1.02 s of virtual time, "
+        "2.00 times as fast as the next, slow, and 4 times as fast as one learner."
+    )
+    assert answer["certainty"] == "clear"
+    said = " ".join(answer["sentences"])
+    assert "over 3 seeds the ranges of the two do not touch" in said
+    assert "not ranked: odd." in said
+    assert "Missed error 20.0 %: missed (0 of 3 seeds)." in said
+    changes = " ".join(answer["changes"])
+    assert "With a harder target, error 14" in changes
+    assert "slow would be first" in changes
+    assert "By the error at the end of the budget slow is first (5.0 % against 15.0 %)." in changes
+
+
+def test_what_went_wrong_is_kept_and_marked(tmp_path: Path) -> None:
+    cells = made_up(tmp_path)
+    runs = tmp_path / "runs"
+    bad = json.loads((runs / "fast-4-seed-1" / "cell.json").read_text())
+    bad |= {"status": "diverged", "error": "learner 2: the loss is nan", "scores": {}, "seconds": None}
+    (runs / "fast-4-seed-1" / "cell.json").write_text(json.dumps(bad))
+    (runs / "fast-4-seed-2" / "cell.json").unlink()  # killed while it was computed
+    (runs / "slow-4-seed-1" / "record.jsonl").unlink()
+    torn = runs / "slow-4-seed-2" / "record.jsonl"
+    torn.write_text(torn.read_text()[:-20])
+    (runs / "slow-4-seed-3" / "cell.json").write_text('{"status": "do')
+    write_folder(tmp_path, [*cells, plan_cell("later", 4, 1)])
+    summary = summarise(tmp_path)
+    found = {cell["name"]: cell for cell in summary["cells"]}
+    assert len(found) == len(cells)
+    assert found["fast-4-seed-1"]["status"] == "diverged"
+    assert found["fast-4-seed-1"]["reached_seconds"] is None
+    assert found["fast-4-seed-2"]["status"] == found["slow-4-seed-3"]["status"] == "interrupted"
+    assert found["slow-4-seed-1"]["remark"] == "there is no record"
+    assert found["slow-4-seed-1"]["reached_seconds"] is None
+    assert found["slow-4-seed-2"]["remark"] == "1 line of the record cannot be read"
+    assert found["slow-4-seed-2"]["reached_seconds"] == pytest.approx(2.04)
+    assert {fault["cell"] for fault in summary["faults"]} == {"fast-4-seed-1", "fast-4-seed-2", "slow-4-seed-3"}
+    assert summary["missing"] == ["later-4-seed-1"]
+    assert not summary["complete"]
+    said = " ".join(summary["answer"]["sentences"])
+    assert said.startswith("1 cells have not been computed yet")
+    assert "Runs that diverged or failed: fast (1)." in said
+    rows = {row["strategy"]: row for row in summary["rows"] if row["learners"] == 4}
+    assert rows["fast"]["statuses"] == {"diverged": 1, "interrupted": 1, "done": 1}
+    assert rows["fast"]["rank"] is None
+
+
+def test_nobody_reached_the_target(tmp_path: Path) -> None:
+    cells = [plan_cell("synchronous", 1, 1), plan_cell("bmuf", 2, 1)]
+    write_folder(tmp_path, cells, target=0.01)
+    for cell in cells:
+        fake_cell(tmp_path, cell, [0.5, 0.3])
+    answer = summarise(tmp_path)["answer"]
+    assert "no strategy that counts reached error 1.0 %" in answer["headline"]
+    assert "the nearest is bmuf with 30.0 %" in answer["headline"]
+    assert answer["winner"] is None
+
+
+def test_wall_and_virtual_time_are_kept_apart(tmp_path: Path) -> None:
+    cells = [plan_cell(name, n, 1) for name, n in (("synchronous", 1), ("bmuf", 2))]
+    cells += [
+        cell | {"name": f"{cell['name']}-p", "on": "processes", "clock": "wall", "cluster": "this machine"}
+        for cell in cells
+    ]
+    write_folder(tmp_path, cells)
+    for cell in cells:
+        fake_cell(tmp_path, cell, [0.5, 0.1], seconds=5.0 if cell["clock"] == "wall" else 1.0)
+    summary = summarise(tmp_path)
+    assert [row["speedup"] for row in summary["rows"]] == [1.0] * 4
+    assert {(group["key"]["clock"], group["key"]["on"]) for group in summary["groups"]} == {
+        ("virtual", "simulator"), ("wall", "processes"),
+    }  # fmt: skip
+    assert any("2 learners on processes" in line for line in summary["answer"]["sentences"])
+
+
+def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no study\.json"):
+        summarise(tmp_path)
+
+
+def test_spreads_count_misses_as_larger_than_anything() -> None:
+    assert spread([3.0, None, 1.0])["median"] == 3.0
+    assert spread([3.0, None, 1.0])["high"] is None
+    assert spread([None, None, 1.0])["median"] is None
+    assert spread([2.0, 1.0])["median"] == 1.5
+    assert spread([2.0, None])["median"] is None
+    assert spread([])["median"] is None
+
+
+def test_certainty() -> None:
+    assert compare_times(spread([1.0, 1.1, 1.2]), spread([1.3, 1.4, None])) == "clear"
+    assert compare_times(spread([1.0, 1.2, 1.4]), spread([1.1, 1.3, 1.5])) == "likely"
+    assert compare_times(spread([1.0, 1.6, 1.4]), spread([1.1, 1.3, 1.5])) == "open"
+    assert compare_times(spread([1.0]), spread([2.0])) == "open"
+    assert chance([1, 2, 3], [4, 5, 6]) == pytest.approx(1 / 20)
+    assert chance([1, 1], [1, 1]) == 1.0
+    assert chance([1] * 9, [2] * 9) is None
