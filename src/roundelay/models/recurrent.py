@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from roundelay.models.base import ModelSettings, stack
+from roundelay.models.linear_lstm import LinearLSTM
 
 __all__ = ["Recurrent", "RecurrentSettings"]
 
@@ -35,6 +36,8 @@ class RecurrentSettings(ModelSettings):
     """Frames that a step reads and scores, each by outputs of its own: so many times fewer steps."""
     stride: int = 1
     """Steps of so many frames with one score each, as CTC likes it; ``fold`` times that are read at once."""
+    linear: bool = False
+    """Build of Linear layers, which natural gradients can reach; the same function, two to three times slower."""
 
     def check(self) -> None:
         """Complain of what cannot be built."""
@@ -47,15 +50,27 @@ class Recurrent(nn.Module):
     def __init__(self, settings: RecurrentSettings, inputs: int) -> None:
         super().__init__()
         self.settings, self.step = settings, settings.fold * settings.stride
-        self.lstm = nn.LSTM(
-            inputs * self.step,
-            settings.cells,
-            settings.layers,
-            batch_first=True,
-            bidirectional=settings.bidirectional,
-            proj_size=settings.projection,
-            dropout=settings.dropout if settings.layers > 1 else 0.0,
-        )
+        dropout = settings.dropout if settings.layers > 1 else 0.0
+        self.lstm: nn.LSTM | LinearLSTM
+        if settings.linear:
+            self.lstm = LinearLSTM(
+                inputs * self.step,
+                settings.cells,
+                settings.layers,
+                bidirectional=settings.bidirectional,
+                projection=settings.projection,
+                dropout=dropout,
+            )
+        else:
+            self.lstm = nn.LSTM(
+                inputs * self.step,
+                settings.cells,
+                settings.layers,
+                batch_first=True,
+                bidirectional=settings.bidirectional,
+                proj_size=settings.projection,
+                dropout=dropout,
+            )
         self.size = (settings.projection or settings.cells) * (2 if settings.bidirectional else 1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -65,6 +80,8 @@ class Recurrent(nn.Module):
             return cast("Tensor", self.lstm(x)[0])
         settings = self.settings
         read = torch.div(lengths + settings.left + settings.right + self.step - 1, self.step, rounding_mode="floor")
+        if isinstance(self.lstm, LinearLSTM):
+            return cast("Tensor", self.lstm(x, read.clamp(max=x.shape[1]))[0])
         packed = pack_padded_sequence(x, read.clamp(max=x.shape[1]).cpu(), batch_first=True, enforce_sorted=False)
         back: tuple[Tensor, Any] = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
         return back[0]

@@ -1,0 +1,353 @@
+"""Natural gradients: the estimate of the Fisher matrix, the layers, and every strategy with them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import roundelay
+from cases import CASES, fitting, run_simulated
+from roundelay.errors import SettingsError
+from roundelay.experiment import Experiment
+from roundelay.job import Job
+from roundelay.learner import Learner
+from roundelay.optim.fisher import FisherSettings, OnlineFisher
+from roundelay.optim.natural_gradient import NaturalGradient, NaturalGradientSettings, precondition
+from roundelay.strategies import STRATEGIES, Averaging
+from roundelay.strategy import Strategy
+from support import sgd, tiny_job
+
+SMALL = NaturalGradientSettings(rank_in=3, rank_out=3)
+PLAIN = NaturalGradientSettings(alpha=1e12, max_change_per_sample=0.0)
+"""So much smoothing that nothing is left of the Fisher matrix."""
+
+
+def uneven(rows: int, dim: int, seed: int = 0) -> Tensor:
+    """Rows that spread a hundred times further in some directions than in others."""
+    generator = torch.Generator().manual_seed(seed)
+    turn = torch.linalg.qr(torch.randn(dim, dim, generator=torch.Generator().manual_seed(9)))[0]
+    made: Tensor = torch.randn(rows, dim, generator=generator) * torch.logspace(0, -2, dim) @ turn
+    return made
+
+
+# -- the estimate -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [2, 5, 40])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_keeps_the_norm(dim: int, rows: int) -> None:
+    fisher = OnlineFisher(FisherSettings(rank=8))
+    for seed in range(30):
+        x = uneven(rows, dim, seed)
+        hat, scale = fisher.precondition(x)
+        assert float(torch.linalg.vector_norm(scale * hat)) == pytest.approx(
+            float(torch.linalg.vector_norm(x)), rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_stays_orthonormal(scale: float) -> None:
+    fisher = OnlineFisher(FisherSettings(rank=10))
+    for seed in range(400):
+        fisher.precondition(scale * uneven(32, 30, seed))
+        r = fisher.directions()
+        assert float((r @ r.T - torch.eye(10)).abs().max()) < 1e-3
+    assert float(fisher.d.min()) > 0
+    assert fisher.rho > 0
+
+
+def test_is_the_true_second_moment_at_full_rank_and_without_memory() -> None:
+    fisher = OnlineFisher(FisherSettings(rank=19, num_samples_history=1.0, delta=1e-6))
+    for seed in range(4):
+        fisher.precondition(x := uneven(500, 20, seed))
+    moment = (x.T @ x / len(x)).double()
+    assert float(torch.linalg.matrix_norm(fisher.matrix() - moment) / torch.linalg.matrix_norm(moment)) < 1e-3
+
+
+def test_averages_over_its_history() -> None:
+    fisher = OnlineFisher(FisherSettings(rank=19, num_samples_history=10000.0))
+    for seed in range(300):
+        fisher.precondition(uneven(200, 20, seed))
+    many = uneven(100_000, 20, 1000)
+    moment = (many.T @ many / len(many)).double()
+    assert float(torch.linalg.matrix_norm(fisher.matrix() - moment) / torch.linalg.matrix_norm(moment)) < 0.03
+
+
+def test_multiplies_by_the_inverse_of_the_smoothed_matrix() -> None:
+    fisher = OnlineFisher(FisherSettings(rank=6, alpha=2.0))
+    for seed in range(20):
+        fisher.precondition(uneven(64, 12, seed))
+    before, x = fisher.matrix(), uneven(64, 12, 99)
+    hat, scale = fisher.precondition(x)
+    smoothed = before + 2.0 / 12 * before.trace() * torch.eye(12)
+    wanted = x.double() @ torch.linalg.inv(smoothed)
+    wanted *= torch.linalg.vector_norm(x) / torch.linalg.vector_norm(wanted)
+    torch.testing.assert_close((scale * hat).double(), wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_much_smoothing_is_plain() -> None:
+    fisher = OnlineFisher(FisherSettings(rank=6, alpha=1e8))
+    for seed in range(20):
+        hat, scale = fisher.precondition(x := uneven(64, 12, seed))
+        torch.testing.assert_close(scale * hat, x, rtol=1e-4, atol=1e-6)
+
+
+def test_updates_ten_times_and_then_once_a_period() -> None:
+    fisher, updates = OnlineFisher(FisherSettings(rank=2, update_period=4)), []
+    for seed in range(22):
+        fisher.precondition(uneven(8, 5, seed))
+        updates.append(fisher.updates)
+    assert updates == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10, 11, 11, 11, 11, 12, 12, 12, 12, 13]
+
+
+@pytest.mark.parametrize("x", [torch.zeros(4, 5), torch.full((4, 5), torch.nan), torch.ones(4, 1)])
+def test_hands_back_what_it_can_do_nothing_with(x: Tensor) -> None:
+    fisher = OnlineFisher(FisherSettings())
+    hat, scale = fisher.precondition(x)
+    assert hat is x
+    assert scale == 1.0
+    assert not fisher.started
+
+
+def test_goes_on_from_its_saved_state() -> None:
+    one, other = (OnlineFisher(FisherSettings(rank=3, update_period=3)) for _ in range(2))
+    assert one.state_dict() == {}
+    for seed in range(15):
+        one.precondition(uneven(8, 6, seed))
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for seed in range(15, 25):
+        ours, theirs = one.precondition(x := uneven(8, 6, seed)), other.precondition(x)
+        assert torch.equal(ours[0], theirs[0])
+        assert ours[1] == theirs[1]
+
+
+# -- layers -----------------------------------------------------------------------------------------------------------
+
+CONVOLUTIONS: dict[str, tuple[nn.Module, Tensor]] = {
+    "linear": (nn.Linear(6, 5), torch.randn(7, 6)),
+    "linear over frames": (nn.Linear(6, 5, bias=False), torch.randn(3, 7, 6)),
+    "conv1d": (nn.Conv1d(3, 4, 3, stride=2, padding=1, dilation=2), torch.randn(2, 3, 11)),
+    "conv1d, same": (nn.Conv1d(3, 4, 4, padding="same", dilation=2, bias=False), torch.randn(2, 3, 11)),
+    "conv2d": (nn.Conv2d(3, 4, (3, 2), stride=(1, 2), padding=(0, 1)), torch.randn(2, 3, 8, 9)),
+    "conv2d, reflected": (nn.Conv2d(3, 4, 3, padding=2, padding_mode="reflect"), torch.randn(2, 3, 8, 9)),
+    "conv2d in groups": (nn.Conv2d(6, 4, 3, groups=2), torch.randn(2, 6, 8, 9)),
+    "depthwise": (nn.Conv1d(4, 4, 5, groups=4, padding=2), torch.randn(2, 4, 9)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_is_the_plain_gradient_with_much_smoothing(name: str) -> None:
+    module, x = CONVOLUTIONS[name]
+    plain, other = copy.deepcopy(module), copy.deepcopy(module)
+    natural = precondition(other, torch.optim.SGD(other.parameters(), 0.1), PLAIN)
+    for step in range(3):
+        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y, z = plain(one), other(two)
+        torch.testing.assert_close(z, y)
+        weights = torch.randn_like(y)
+        (y * weights).mean().backward()
+        (z * weights).mean().backward()
+        assert one.grad is not None
+        torch.testing.assert_close(two.grad, one.grad)
+        for (key, mine), theirs in zip(other.named_parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-6, msg=f"{key} in step {step}")
+        plain.zero_grad()
+        other.zero_grad()
+    assert all(fisher.started for fisher in natural.layers[""].sides.values()) or name == "depthwise"
+
+
+def test_is_what_one_gets_from_both_matrices_by_hand() -> None:
+    torch.manual_seed(3)
+    layer = nn.Linear(4, 3)
+    natural = precondition(layer, torch.optim.SGD(layer.parameters(), 0.1), SMALL)
+    sides = {side: OnlineFisher(fisher.settings) for side, fisher in natural.layers[""].sides.items()}
+    for seed in range(5):
+        x, target = uneven(16, 4, seed), uneven(16, 3, seed + 100)
+        layer.zero_grad()
+        y = layer(x)
+        y.retain_grad()
+        functional.mse_loss(y, target).backward()
+        assert y.grad is not None
+        ones, scale_in = sides["in"].precondition(torch.cat([x, torch.ones(16, 1)], 1))
+        slopes, scale_out = sides["out"].precondition(16 * y.grad)
+        both = scale_in * scale_out / 16 * slopes.T @ ones
+        torch.testing.assert_close(layer.weight.grad, both[:, :4])
+        torch.testing.assert_close(layer.bias.grad, both[:, 4])
+
+
+def test_many_uses_of_a_layer_make_one_gradient() -> None:
+    torch.manual_seed(1)
+    layer = nn.Linear(4, 4)
+    once = copy.deepcopy(layer)
+    for each in (layer, once):
+        precondition(each, torch.optim.SGD(each.parameters(), 0.1), SMALL)
+    x = torch.randn(6, 4)
+    parts = layer(x[:2]).sin().sum() + layer(x[2:]).sin().sum()
+    parts.backward()
+    once(x).sin().sum().backward()
+    torch.testing.assert_close(layer.weight.grad, once.weight.grad, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(layer.bias.grad, once.bias.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_weight_that_is_used_elsewhere_keeps_that_part_of_its_gradient() -> None:
+    layer = nn.Linear(3, 3)
+    precondition(layer, torch.optim.SGD(layer.parameters(), 0.1), SMALL)
+    (0 * layer(torch.randn(5, 3)).sum() + layer.weight.sum()).backward()
+    torch.testing.assert_close(layer.weight.grad, torch.ones(3, 3))
+
+
+def test_several_backward_passes_add_up_and_none_is_left_over() -> None:
+    layer = nn.Linear(3, 2)
+    natural = precondition(layer, torch.optim.SGD(layer.parameters(), 0.1), PLAIN)
+    x = torch.randn(5, 3)
+    for _ in range(2):
+        layer(x).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, 2 * x.sum(0).expand(2, 3), rtol=1e-3, atol=1e-5)
+    with torch.no_grad():
+        layer(x)
+    assert natural.layers[""].uses == []
+
+
+def test_no_row_moves_a_layer_further_than_allowed() -> None:
+    def moved(rate: float, factor: float = 1.0) -> float:
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(layer.parameters(), rate)
+        precondition(layer, optimizer, NaturalGradientSettings(rank_in=2, rank_out=2, max_change_per_sample=0.01))
+        Learner(layer, optimizer).factor = factor  # a learner that is gone leaves the rate alone
+        me = Learner(layer, optimizer)
+        me.factor = factor
+        (100 * layer(torch.randn(8, 4)).square().sum()).backward()
+        assert layer.weight.grad is not None
+        return rate * factor * float(torch.linalg.vector_norm(layer.weight.grad))
+
+    assert moved(1.0) <= 8 * 0.01 * (1 + 1e-5)
+    assert moved(1.0) == pytest.approx(moved(50.0), rel=1e-4)  # the bound holds in both
+    assert moved(1.0, factor=1e-3) == pytest.approx(moved(1e-3), rel=1e-4)
+    assert moved(1e-6) == pytest.approx(moved(1e-5) / 10, rel=1e-4)  # and in neither
+
+
+def test_a_copied_module_is_preconditioned_by_factors_of_its_own() -> None:
+    layer = nn.Linear(4, 3)
+    precondition(layer, torch.optim.SGD(layer.parameters(), 0.1), SMALL)
+    layer(torch.randn(8, 4)).sum().backward()
+    other = copy.deepcopy(layer)
+    layer.zero_grad()
+    for each in (layer, other):
+        each(uneven(8, 4, 5)).square().sum().backward()
+    torch.testing.assert_close(other.weight.grad, layer.weight.grad, rtol=0, atol=0)
+    assert _natural(other).layers[""].module is other
+
+
+def _natural(module: nn.Module) -> NaturalGradient:
+    keepers: Any = module.roundelay_keepers
+    natural: NaturalGradient = keepers["natural_gradient"]
+    return natural
+
+
+def test_chooses_layers_by_name() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3), nn.Linear(3, 2))
+    natural = precondition(model, torch.optim.SGD(model.parameters(), 0.1), NaturalGradientSettings(layers=["2"]))
+    assert list(natural.layers) == ["2"]
+    with pytest.raises(SettingsError, match="already"):
+        precondition(model, torch.optim.SGD(model.parameters(), 0.1))
+    other, lstm = nn.Sequential(nn.Linear(2, 2)), nn.LSTM(2, 2)
+    with pytest.raises(SettingsError, match=r"unknown 'out\*'"):
+        precondition(other, torch.optim.SGD(other.parameters(), 0.1), NaturalGradientSettings(layers=["out*"]))
+    with pytest.raises(SettingsError, match="no trained Linear.*linear_lstm"):
+        precondition(lstm, torch.optim.SGD(lstm.parameters(), 0.1))
+
+
+@pytest.mark.parametrize("wrong", [{"rank_in": 0}, {"update_period": 0}, {"num_samples_history": 0.0}, {"alpha": -1.0}])
+def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        NaturalGradientSettings(**wrong)
+
+
+def test_converges_faster_where_directions_differ_much() -> None:
+    def loss_after(settings: NaturalGradientSettings | None) -> float:
+        torch.manual_seed(0)
+        layer = nn.Linear(20, 8)
+        target = nn.Linear(20, 8)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=2.0)
+        if settings is not None:
+            precondition(layer, optimizer, settings)
+        for seed in range(300):
+            optimizer.zero_grad()
+            x = uneven(64, 20, seed)
+            loss = functional.mse_loss(layer(x), target(x).detach())
+            loss.backward()
+            optimizer.step()
+        return float(loss.detach())
+
+    plain, natural = loss_after(None), loss_after(NaturalGradientSettings(rank_in=10, rank_out=4, alpha=1.0))
+    assert natural < 0.5 * plain
+
+
+# -- strategies -------------------------------------------------------------------------------------------------------
+
+
+def natural_job(strategy: Strategy, **settings: Any) -> Job:
+    plain = sgd(0.1)
+
+    def optimizer(module: nn.Module) -> torch.optim.Optimizer:
+        made = plain(module)
+        precondition(module, made, SMALL)
+        return made
+
+    return tiny_job(strategy, optimizer=optimizer, **settings)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_learns_under_every_strategy_and_repeats_to_the_bit(name: str) -> None:
+    strategy = CASES[name]()
+    learners = fitting(strategy, 4)
+    one, other = (run_simulated(natural_job(CASES[name](), minibatches=60), learners) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.weights, other.weights, strict=True))
+    assert one.events == other.events
+    losses = [event["loss"] for event in one.events if event["event"] == "evaluate"]
+    assert losses[-1] < losses[0]
+    plain = run_simulated(tiny_job(CASES[name](), minibatches=60, optimizer=sgd(0.1)), learners)
+    assert not torch.allclose(one.consensus[0], plain.consensus[0])
+
+
+def test_factors_are_private_to_a_learner() -> None:
+    ran = run_simulated(natural_job(Averaging(period=2)), 3)
+    assert ran.outcome is not None
+    factors = [training.me.keepers["natural_gradient"].state_dict() for training in ran.outcome.trainings]
+    assert len(factors[0]) == 16  # two layers, two sides, four tensors
+    assert not torch.equal(factors[0]["0/in/w"], factors[1]["0/in/w"])
+
+
+def test_parts_of_the_gradient_are_final_before_they_are_sent() -> None:
+    whole, parts = (run_simulated(natural_job(CASES[name]()), 3) for name in ("synchronous", "synchronous in parts"))
+    assert torch.equal(whole.consensus[0], parts.consensus[0])
+
+
+def test_a_joined_loop_is_preconditioned() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    natural = precondition(model, optimizer, SMALL)
+    learner = roundelay.join(model, optimizer, roundelay.Synchronous())
+    for x in learner.share([torch.randn(8, 3) for _ in range(5)]):
+        with learner.minibatch():
+            model(x).square().mean().backward()
+    learner.close()
+    assert natural.layers[""].sides["in"].updates == 5
+
+
+def test_the_experiment_switches_it_on() -> None:
+    task = {"name": "tiny", "frames_per_epoch": 320, "batch": 16, "hidden": [8]}
+    experiment = Experiment.of({"task": task, "natural_gradient": {"rank_in": 4, "layers": ["0"]}})
+    module = experiment.make_task().module()
+    experiment.job().optimizer(module)
+    assert list(_natural(module).layers) == ["0"]
+    assert Experiment.of(experiment.plain()) == experiment
+    with pytest.raises(SettingsError, match=r"natural_gradient.layers: unknown 'first'"):
+        Experiment.of({"task": task, "natural_gradient": {"layers": ["first"]}}).job()
