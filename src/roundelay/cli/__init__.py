@@ -19,6 +19,7 @@ COMMANDS = {
     "models": "What acoustic models there are, with their presets and settings.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
     "replay": "Run a recorded asynchronous run again in the simulator.",
+    "report": "One page of a study or of runs: tables, plots, a timeline.",
     "strategies": "What strategies there are, a line each, with the paper.",
     "theory": "How fast topologies mix, and the terms that bound AD-PSGD.",
     "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",

@@ -59,8 +59,13 @@ class Board:
 
     @cached_property
     def _varying(self) -> list[str]:
-        varying = [key for key in ("cluster", "model", "on") if len({str(row[key]) for row in self.rows}) > 1]
-        told = len({row["cluster"] for row in self.rows}) == len({(row["cluster"], row["on"]) for row in self.rows})
+        said = {
+            "cluster": {row["cluster"] for row in self.rows},
+            "model": {row["model"] for row in self.rows},
+            "on": {row["on"] for row in self.rows},
+        }
+        varying = [key for key, values in said.items() if len(values) > 1]
+        told = len(said["cluster"]) == len({(row["cluster"], row["on"]) for row in self.rows})
         return [key for key in varying if key != "on" or not told]  # a cluster that tells where it runs is enough
 
     def place(self, row: Row) -> str:

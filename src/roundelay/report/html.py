@@ -175,9 +175,7 @@ def _warnings(board: Board) -> str:
     if not summary["complete"]:
         missing = summary["missing"]
         named = ", ".join(missing[:6]) + (" …" if len(missing) > 6 else "")
-        said.append(
-            f"{words.count(len(missing), 'run')} of the study {'is' if len(missing) == 1 else 'are'} not there yet: {named}."
-        )
+        said.append(f"Not there yet: {words.count(len(missing), 'run')} of the study ({named}).")
     if summary["faults"]:
         kinds: dict[str, int] = {}
         for fault in summary["faults"]:
@@ -186,9 +184,7 @@ def _warnings(board: Board) -> str:
         said.append(f"Not every run went well: {listed}. They are shown as what they are, under every run.")
     holes = sum(bool(cell["remark"]) for cell in summary["cells"])
     if holes:
-        said.append(
-            f"{words.count(holes, 'run')} left files with something missing; remarks are beside {'it' if holes == 1 else 'them'}."
-        )
+        said.append(f"{words.count(holes, 'run')} left files with something missing; see the remarks under every run.")
     return "".join(f'<p class="warn">{escape(line)}</p>' for line in said)
 
 
@@ -211,9 +207,8 @@ def _figures(figures: list[Figure]) -> list[str]:
     parts: list[str] = []
     waiting: list[str] = []
     for figure in figures:
-        if len({each.style.facet for each in [*figure.series, *figure.bars]}) == 1 and not any(
-            b.run for b in figure.bars
-        ):
+        facets = {series.style.facet for series in figure.series} | {bar.style.facet for bar in figure.bars}
+        if len(facets) == 1 and not any(bar.run for bar in figure.bars):
             waiting.append(_figure(figure))
         else:
             parts += [*_pairs(waiting), _figure(figure)]
@@ -250,9 +245,10 @@ def _timeline() -> str:
     keys = _keys(KINDS | {"evaluate": "evaluating"})
     return (
         '<div class="run"><label for="run">Look into one run</label><select id="run"></select></div>'
-        '<figure id="figure-timeline" data-figure="timeline" data-kind="timeline"><div class="head"><h3>Timeline</h3></div>'
-        "<figcaption>Who did what, and when. Drag to zoom in; arrow keys move, plus and minus zoom, a double click shows "
-        "all. Of a long run a stretch is kept: its beginning, or the time around its first fault.</figcaption>"
+        '<figure id="figure-timeline" data-figure="timeline" data-kind="timeline">'
+        '<div class="head"><h3>Timeline</h3></div>'
+        "<figcaption>Who did what, and when. Drag to zoom in; arrow keys move, plus and minus zoom, a double click "
+        "shows all. Of a long run a stretch is kept: its beginning, or the time around its first fault.</figcaption>"
         f'<div class="legend">{keys}</div><div class="frame"></div></figure>'
     )
 

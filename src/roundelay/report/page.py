@@ -85,7 +85,7 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
         inner = [folder] if _is_run(folder) else sorted(path for path in folder.iterdir() if _is_run(path))
         if not inner:
             raise SettingsError(
-                f"{folder}: neither a run nor a study, and no run right below it; a run has settings.toml and record.jsonl"
+                f"{folder}: neither a run nor a study, and no run right below it; a run has settings.toml and a record"
             )
         found |= dict.fromkeys(inner)
     return list(found)

@@ -183,7 +183,7 @@ def profiles(board: Board) -> Iterator[Figure]:
         if series and len(board.summary["groups"]) > 1:
             yield Figure(
                 f"profiles-{clock}", f"Performance profiles, {clock} time",
-                "In what share of all conditions a strategy's time to target is within a factor of the best one's there.",
+                "In what share of conditions a strategy's time to target is within a factor of the best one's there.",
                 "lines", Axis("times the best one's time", scale="log"), Axis("share of conditions", "%", zero=True),
                 series, clock=clock,
             )  # fmt: skip

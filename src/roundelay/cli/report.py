@@ -1,0 +1,71 @@
+"""``roundelay report``: one page of a study or of runs, with JSON, CSV and figures for a paper."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from roundelay.errors import SettingsError
+from roundelay.study.schema import Target
+
+__all__ = ["command"]
+
+EPILOG = """\b
+Examples:
+  roundelay report studies/nine
+  roundelay report runs/tiny
+  roundelay report runs/bmuf runs/adpsgd --out reports/two
+  roundelay report runs --out reports/all --target loss=0.2
+  roundelay report studies/nine --figures svg --figures png
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument(
+    "folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where report.html goes; by default DIR.")
+@click.option("--target", metavar="SCORE=VALUE", help="Of runs that are no study: what was to be reached.")
+@click.option(
+    "--figures", multiple=True, type=click.Choice(("svg", "png", "pdf")), help="Draw every figure for a paper, too."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def command(
+    folders: tuple[Path, ...], *, out: Path | None, target: str | None, figures: tuple[str, ...], as_json: bool
+) -> None:
+    """Make report.html of a study or of runs.
+
+    DIR is what 'roundelay compare' or 'roundelay train' has written, or a folder of such runs.  The page needs no
+    network and no other file; report.json and a folder of CSV files are beside it.
+    """
+    from roundelay.report.page import write_report
+
+    console = Console(stderr=True)
+    with console.status("reading the records") if console.is_terminal else console:
+        page = write_report(list(folders), out, target=_target(target), figures=figures)
+    if as_json:
+        summary = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["summary"]
+        answer = summary["answer"]
+        print(
+            json.dumps(
+                {"report": str(page), "answer": answer, "runs": len(summary["cells"]), "faults": summary["faults"]}
+            )
+        )
+    else:
+        answer = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["summary"]["answer"]
+        print(answer["headline"], file=sys.stderr)
+        print(page)
+
+
+def _target(given: str | None) -> Target | None:
+    if given is None:
+        return None
+    name, _, value = given.partition("=")
+    try:
+        return Target(score=name.strip(), value=float(value))
+    except ValueError:
+        raise SettingsError(f"--target {given}: expected SCORE=VALUE, as in --target loss=0.2") from None
