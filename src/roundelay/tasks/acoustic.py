@@ -145,7 +145,7 @@ class Acoustic(Task):
         if self.objective == "ctc":
             return self._ctc(model, self._masked(batch.inputs, model), batch) / batch.frames
         inputs = batch.inputs.view(len(batch.inputs), -1, self._num_inputs)
-        logits = model(self._masked(inputs, model), None if model.framewise else batch.lengths)
+        logits = model(self._masked(inputs, model))  # a chunk's end is padded with its last frame, as when decoding
         return functional.cross_entropy(
             logits.reshape(-1, self._num_outputs), batch.targets.reshape(-1), label_smoothing=self.label_smoothing
         )
