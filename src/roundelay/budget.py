@@ -19,6 +19,7 @@ class Stretch:
     end: int
     warmup: bool
     evaluate: bool
+    checkpoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,26 @@ class Budget:
     warmup: int = 0
     """Train so many minibatches synchronously first."""
     shards: int | None = None
+    checkpoint_every: int | None = None
+    """Meet and save the state of all after so many minibatches."""
 
     def __post_init__(self) -> None:
         for name in ("per_epoch", "total"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"budget: {name} must be at least 1, not {getattr(self, name)}")
-        if self.evaluate_every is not None and self.evaluate_every < 1:
-            raise SettingsError(f"budget: evaluate_every must be at least 1, not {self.evaluate_every}")
+        for name in ("evaluate_every", "checkpoint_every"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise SettingsError(f"budget: {name} must be at least 1, not {value}")
 
     def stretches(self) -> list[Stretch]:
         """Cut the run at its meeting points."""
         warmup = min(self.warmup, self.total)
         looks = set(range(0, self.total, self.evaluate_every or self.per_epoch)) - {0} | {self.total}
-        cuts = sorted({0, warmup, self.total} | looks | set(range(0, self.total, self.per_epoch)))
-        return [Stretch(a, b, warmup=b <= warmup, evaluate=b in looks) for a, b in pairwise(cuts)]
+        saves = set(range(0, self.total, self.checkpoint_every)) if self.checkpoint_every else set()
+        cuts = sorted({0, warmup, self.total} | looks | saves | set(range(0, self.total, self.per_epoch)))
+        return [
+            Stretch(a, b, warmup=b <= warmup, evaluate=b in looks, checkpoint=b in saves) for a, b in pairwise(cuts)
+        ]
 
     def place(self, number: int) -> tuple[int, int]:
         """Return the epoch of minibatch ``number`` and its index in that epoch."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from roundelay.budget import Budget
+from roundelay.checkpoint import CheckpointSettings, Saver
 from roundelay.learner import Learner
 from roundelay.order import Order
 from roundelay.runtime import Runtime
@@ -35,6 +36,9 @@ class Job:
     clip: float | None = None
     seed: int = 0
     debug: bool = False
+    checkpoint: CheckpointSettings | None = None
+    saver: Saver | None = None
+    """Given with a run's folder, as a rule; shared by all learners of a process."""
 
     def training(self, runtime: Runtime, order: Order | None = None) -> Training:
         """Make a learner's training."""
@@ -46,7 +50,7 @@ class Job:
             nominal_frames=self.task.nominal_frames,
             debug=self.debug,
         )
-        return Training(
+        training = Training(
             me,
             self.strategy,
             runtime,
@@ -56,3 +60,5 @@ class Job:
             seed=self.seed,
             order=order,
         )
+        training.checkpoint, training.saver = self.checkpoint, self.saver
+        return training

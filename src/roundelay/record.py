@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -26,6 +27,7 @@ class Record:
         self.clock, self.spans = clock, spans
         self.totals: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._owned = isinstance(file, Path)
+        self._path = file if isinstance(file, Path) else None
         self._file: TextIO | None = file.open("a", encoding="utf-8") if isinstance(file, Path) else file
         self._kept: dict[str, int] = defaultdict(int)
 
@@ -56,6 +58,32 @@ class Record:
         if self._owned and self._file is not None:
             self._file.close()
         self._file = None
+
+    def mark(self) -> dict[str, Any]:
+        """Return where the record stands, for `rewind`: the file and its length, and all that was counted."""
+        self.flush()
+        where: dict[str, Any] = {"file": None, "length": 0}
+        if self._file is not None and self._path is not None:
+            where = {"file": self._path.name, "length": os.fstat(self._file.fileno()).st_size}
+        return where | {"totals": {who: dict(totals) for who, totals in self.totals.items()}, "kept": dict(self._kept)}
+
+    def rewind(self, mark: dict[str, Any]) -> None:
+        """Go back to where `mark` was made, maybe by another process: what came after it is to happen again."""
+        self.flush()
+        if self._path is not None and mark["file"] is not None:
+            path = self._path.with_name(mark["file"])
+            if path.exists() and path.stat().st_size > mark["length"]:
+                os.truncate(path, mark["length"])
+        self._kept = defaultdict(int, mark["kept"])
+        self.totals.clear()
+        for who, totals in mark["totals"].items():
+            self.totals[who].update(totals)
+
+    def restart(self) -> None:
+        """Forget everything."""
+        self.rewind(
+            {"file": self._path.name if self._path is not None else None, "length": 0, "totals": {}, "kept": {}}
+        )
 
     def flush(self) -> None:
         """See that all lines so far are in the file."""

@@ -13,7 +13,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +26,8 @@ from roundelay.ledger import Ledger
 from roundelay.meeting import check_finite, decide, evaluate_consensus, save
 from roundelay.merging import WELCOME, describe_state, merge, somebody_waits
 from roundelay.order import Order, watch
-from roundelay.resuming import plan_start, report_start, resume
-from roundelay.runtime import Runtime
+from roundelay.resuming import plan_start, report_start, resume, start_over
+from roundelay.runtime import Runtime, View
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Scores, Task, seed_minibatch
@@ -119,8 +118,15 @@ class Training:
         me.number = view.rank - (0 if me.serves else servers)
         self.world, self.learners = watch(self.ledger.watch(me.comm), self.order), view.size - servers
         if view.plan.get("checkpoint") is not None:
-            return await resume(self, view)
+            await resume(self, view)
+        else:
+            await self._go_on(view)
+
+    async def _go_on(self, view: View) -> None:
+        """Start from the mean of those who hold the model; at the beginning that is the first one."""
         await merge(self, view)  # until it is done, what was left before is what is left
+        if not view.epoch:
+            start_over(self)
         newcomer, self.holds = not self.holds or view.rank not in view.plan["holders"], True
         self.stretch, self.epoch = view.plan["stretch"], view.epoch
         self.offer(view.plan["left"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from roundelay.errors import SettingsError
 
@@ -133,14 +132,16 @@ class _Durations:
         self.random = random.Random(f"{seed} {learner}")  # noqa: S311 (not for secrets)
         self.slowness = compute.slowness[learner] if 0 <= learner < len(compute.slowness) else 1.0
         self.stragglers = [s for s in cluster.stragglers if s.learner == learner]
-        self.trace: Iterator[float] | None = None
-        if compute.trace:
-            self.trace = _cycle(compute.trace, learner * 7919)
+        self.turn = learner * 7919  # in the trace
         self.next_pause = self._draw_pause(0.0)
 
     def __call__(self, now: float, frames: int) -> float:
         compute = self.compute
-        seconds = next(self.trace) if self.trace else compute.seconds + compute.seconds_per_frame * frames
+        if compute.trace:
+            seconds = compute.trace[self.turn % len(compute.trace)]
+            self.turn += 1
+        else:
+            seconds = compute.seconds + compute.seconds_per_frame * frames
         if compute.jitter:
             seconds *= math.exp(self.random.gauss(0.0, compute.jitter))
         seconds *= self.slowness
@@ -152,12 +153,18 @@ class _Durations:
             self.next_pause = self._draw_pause(now + seconds)
         return seconds
 
+    def capture(self) -> dict[str, Any]:
+        """Return where the generator and the trace stand."""
+        drawn = self.compute.jitter or self.compute.pauses is not None
+        return {"turn": self.turn, "pause": self.next_pause, "random": list(self.random.getstate()) if drawn else None}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `capture` gave."""
+        self.turn, self.next_pause = state["turn"], state["pause"]
+        if state["random"] is not None:
+            version, numbers, gauss = state["random"]
+            self.random.setstate((version, tuple(numbers), gauss))
+
     def _draw_pause(self, now: float) -> float:
         pauses = self.compute.pauses
         return now + self.random.expovariate(1.0 / pauses.every_seconds) if pauses is not None else math.inf
-
-
-def _cycle(values: list[float], start: int) -> Iterator[float]:
-    while True:
-        yield values[start % len(values)]
-        start += 1
