@@ -57,9 +57,11 @@ def test_the_baseline_is_added_and_healthy(tmp_path: Path) -> None:
         ('"bmuf"', 16, 2, ""),  # 640 minibatches of 4 learners are 160 steps, which hold 20 x 4 blocks of 2
         ('"bmuf"', 32, 4, ""),
         ('"bmuf"', 8, 1, ""),
-        ('"bmuf"', 4, 1, "40 blocks of 1 steps fit the budget; 20 x 4 learners are 80"),
-        ('{ name = "bmuf", block = 5 }', 16, 5, "32 blocks of 5 steps fit the budget; 20 x 4 learners are 80"),
-        ('"averaging"', 4, 1, ""),
+        ('"bmuf"', 4, 1, "40 blocks of 1 steps fit the budget, not 20 x 4 learners"),
+        ('{ name = "bmuf", block = 5 }', 16, 5, "32 blocks of 5 steps fit the budget, not 20 x 4 learners"),
+        ('"averaging"', 4, 2, ""),  # which forgets, and needs just 20
+        ('"averaging"', 32, 10, ""),
+        ('"easgd"', 1, 1, "10 blocks of 1 steps fit the budget, not 20"),
     ],
 )
 def test_blocks_are_chosen_so_that_enough_fit(
@@ -69,7 +71,7 @@ def test_blocks_are_chosen_so_that_enough_fit(
     cell = next(cell for cell in expand(Study.read(path)).cells if cell.learners == 4)
     settings = cell.settings["strategy"]
     assert settings.get("block", settings.get("period")) == period
-    assert cell.regime == outside
+    assert cell.fitted.outside == outside
 
 
 def test_a_hierarchy_takes_its_nodes_from_the_cluster(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def answer_group(
         *_other_conditions(group, groups, first),
         *_other_targets(group, target, cells, first),
         *_other_measures(group, target, first),
+        *_short_periods(group),
         *_edges(group, trials),
     ]
     return {
@@ -237,6 +238,15 @@ def _other_measures(group: Group, target: Target, first: Row) -> list[str]:
 
 def _words(row: Row) -> float:
     return math.inf if row["wer"] is None else _number(row["wer"]["median"])
+
+
+def _short_periods(group: Group) -> list[str]:
+    return [
+        f"{row['strategy']} communicated every {row['period']} steps for enough blocks to fit, where every "
+        f"{row['usual_period']} is usual: a longer budget would let it save communication."
+        for row in group["rows"]
+        if row["period"] and row["usual_period"] and not row["regime"] and row["period"] < row["usual_period"]
+    ]
 
 
 def _edges(group: Group, trials: Sequence[Trials]) -> list[str]:

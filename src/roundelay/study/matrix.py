@@ -14,8 +14,7 @@ from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment
 from roundelay.runtimes.cluster import Cluster
-from roundelay.strategies import STRATEGIES
-from roundelay.study.regimes import REGIMES, fit_period, nodes_for, scaled, scaling
+from roundelay.study.regimes import Fitted, fit_period, nodes_for, scaled, scaling
 from roundelay.study.settings import Part, Study, Table, merge
 from roundelay.tasks import TASKS
 
@@ -41,7 +40,7 @@ class Cell:
     rate: float | None = None
     """``None`` until it is chosen among the trials of the same ``base``."""
     trial: bool = False
-    regime: str = ""
+    fitted: Fitted = field(default_factory=Fitted)
     power: float = 0.0
     """Of the number of learners, by which a rate for one learner is multiplied."""
 
@@ -63,8 +62,9 @@ class Cell:
         return dataclasses.replace(self, rate=rate, settings=settings)
 
     def digest(self) -> str:
-        """Tell settings apart."""
-        return hashlib.sha256(json.dumps([self.on, self.settings], sort_keys=True).encode()).hexdigest()[:16]
+        """Tell settings apart; data may move elsewhere."""
+        settings = self.settings | {"task": {k: v for k, v in self.settings["task"].items() if k != "data"}}
+        return hashlib.sha256(json.dumps([self.on, settings], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -100,9 +100,13 @@ def expand(study: Study) -> Matrix:
 
 def describe(cell: Cell) -> dict[str, Any]:
     """Say which cell it is, as ``cell.json`` and ``study.json`` have it."""
-    names = ("name", "strategy", "learners", "model", "cluster", "on", "seed", "rate", "trial", "regime", "frames")
-    clock = {"clock": "virtual" if cell.on == "simulator" else "wall"}
-    return {name: getattr(cell, name) for name in names} | clock
+    names = ("name", "strategy", "learners", "model", "cluster", "on", "seed", "rate", "trial", "frames")
+    return {name: getattr(cell, name) for name in names} | {
+        "clock": "virtual" if cell.on == "simulator" else "wall",
+        "regime": cell.fitted.outside,
+        "period": cell.fitted.period,
+        "usual_period": cell.fitted.usual,
+    }
 
 
 def _cells(study: Study, maker: _Maker) -> Iterator[Cell]:
@@ -146,13 +150,11 @@ class _Maker:
         common = table.get("batch", {}).get("total") is not None
         _fit_nodes(entry, table["cluster"], learners)
         minibatches, frames = self._measure(table, common=common)
-        regime = REGIMES.get(entry["name"])
-        default = getattr(STRATEGIES[entry["name"]], regime.period) if regime and regime.period else 1
-        outside = fit_period(entry, default, minibatches=minibatches, learners=learners, wanted=study.blocks)
+        fitted = fit_period(entry, minibatches=minibatches, learners=learners, wanted=study.blocks)
         if power is None:
             power = scaling(entry["name"], common_batch=common)
         made = Cell(
-            label, learners, model, cluster, on, seed, table, minibatches, frames, regime=outside, power=power
+            label, learners, model, cluster, on, seed, table, minibatches, frames, fitted=fitted, power=power
         )  # fmt: skip
         tuned = made.at(scaled(_rate(table), learners, power))
         tuned.settings = config.build(Experiment, tuned.settings, made.base).plain()

@@ -49,6 +49,8 @@ def read_cell(folder: Path, planned: dict[str, Any], target: Target) -> Cell | N
         "rate": said["rate"],
         "trial": said["trial"],
         "regime": said["regime"],
+        "period": said.get("period"),
+        "usual_period": said.get("usual_period"),
         "status": cast("Status", status if status in STATUSES else "failed"),
         "error": str(outcome.get("error", "")),
         "scores": _numbers(outcome.get("scores")) if finished else {},

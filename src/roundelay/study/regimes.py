@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["REGIMES", "Regime", "fit_period", "nodes_for", "scaled", "scaling"]
+from roundelay.strategies import STRATEGIES
+
+__all__ = ["REGIMES", "Fitted", "Regime", "fit_period", "nodes_for", "scaled", "scaling"]
 
 
 @dataclass(frozen=True)
@@ -15,21 +17,20 @@ class Regime:
 
     period: str | None = None
     """The setting that says how many steps a block has."""
-    needs: bool = False
-    """Whether it carries something on over some N blocks, so that a run of few blocks shows it half begun."""
+    remembers: bool = False
+    """Whether it carries something on over some N blocks, so that it needs N times as many as one that forgets."""
     gain: int = 1
     """Whether a step at the rate r moves the model by the mean gradient (1), or in effect by N times that (0)."""
 
 
 REGIMES = {
     # The momentum over blocks remembers some N of them; its gain N makes up for the mean, at an unchanged rate.
-    "bmuf": Regime("block", needs=True, gain=0),
-    "diloco": Regime("block", needs=True, gain=0),
-    "slowmo": Regime("block", needs=True, gain=0),
-    # The centre moves by 0.9/N of the way at an exchange, and so remembers some N of each learner's.
-    "easgd": Regime("period", needs=True, gain=0),
-    "easgd-synchronous": Regime("period", needs=True, gain=0),
-    # Averages forget at once: a long period costs, but there is nothing to be half begun.
+    "bmuf": Regime("block", remembers=True, gain=0),
+    "diloco": Regime("block", remembers=True, gain=0),
+    "slowmo": Regime("block", remembers=True, gain=0),
+    # The centre moves by 0.9/N of the way at each of N exchanges: it remembers about one of every learner's.
+    "easgd": Regime("period", gain=0),
+    "easgd-synchronous": Regime("period", gain=0),
     "averaging": Regime("period"),
     # The server takes a whole step for each gradient.
     "asgd": Regime(gain=0),
@@ -38,24 +39,33 @@ REGIMES = {
 """Strategies that are not here take a step along the mean of all gradients and have no blocks."""
 
 
-def fit_period(strategy: dict[str, Any], default: int, *, minibatches: int, learners: int, wanted: int) -> str:
-    """Choose the period where none is given: at most ``default``, with ``wanted`` blocks a learner in the budget.
+@dataclass(frozen=True)
+class Fitted:
+    """How often a strategy communicates in a cell."""
 
-    Return why the cell is outside its regime, or nothing.
+    period: int | None = None
+    """Steps in a block; ``None``: there are no blocks."""
+    usual: int | None = None
+    """That the strategy has by default."""
+    outside: str = ""
+    """Why that is outside the regime of its paper, or nothing."""
+
+
+def fit_period(strategy: dict[str, Any], *, minibatches: int, learners: int, wanted: int) -> Fitted:
+    """Choose the period where none is given: the usual one, or the longest of which enough fit the budget.
+
+    Enough are ``wanted`` blocks, times the learners for a strategy that remembers.
     """
     regime = REGIMES.get(strategy["name"], Regime())
-    if regime.period is None or learners == 1:
-        return ""
-    steps = minibatches // learners
-    given = strategy.get(regime.period)
-    if given is None and f"{regime.period}_frames" not in strategy:
-        given = strategy[regime.period] = max(1, min(default, steps // (wanted * learners)))
-    if given is None or not regime.needs:
-        return ""
-    blocks = steps // given
-    if blocks >= wanted * learners:
-        return ""
-    return f"{blocks} blocks of {given} steps fit the budget; {wanted} x {learners} learners are {wanted * learners}"
+    if regime.period is None or learners == 1 or f"{regime.period}_frames" in strategy:
+        return Fitted()
+    steps, enough = minibatches // learners, wanted * (learners if regime.remembers else 1)
+    usual: int = getattr(STRATEGIES[strategy["name"]], regime.period)
+    period: int = strategy.setdefault(regime.period, max(1, min(usual, steps // enough)))
+    if steps // period >= enough:
+        return Fitted(period, usual)
+    needs = f"{wanted} x {learners} learners" if regime.remembers else str(wanted)
+    return Fitted(period, usual, f"{steps // period} blocks of {period} steps fit the budget, not {needs}")
 
 
 def scaling(strategy: str, *, common_batch: bool) -> float:

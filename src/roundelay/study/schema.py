@@ -67,6 +67,10 @@ class Cell(TypedDict):
     trial: bool
     regime: str
     """Empty, or why the cell is outside the regime of its paper: then it is shown and not ranked."""
+    period: int | None
+    """Steps between two rounds of communication, of a strategy that has such."""
+    usual_period: int | None
+    """What the strategy has by default: more than ``period`` where the budget is too short for it."""
     status: Literal["done", "failed", "diverged", "interrupted"]
     error: str
     scores: dict[str, float]
@@ -97,6 +101,8 @@ class Row(TypedDict):
     seeds: list[int]
     cells: list[str]
     regime: str
+    period: int | None
+    usual_period: int | None
     statuses: dict[str, int]
     """How many cells are done, failed, diverged, interrupted."""
     hits: int

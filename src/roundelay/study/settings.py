@@ -108,7 +108,7 @@ class Study:
         for assignment in assignments or []:
             assign(study.experiment, assignment)
         if data is not None:
-            study.experiment.setdefault("task", {})["data"] = str(data)
+            study.experiment.setdefault("task", {})["data"] = str(data.absolute())
         study.title = study.title or path.stem
         study.check(str(path))
         return study

@@ -88,6 +88,8 @@ def _row(cells: list[Cell], target: Target) -> Row:
         "seeds": [cell["seed"] for cell in cells],
         "cells": [cell["name"] for cell in cells],
         "regime": next((cell["regime"] for cell in cells if cell["regime"]), ""),
+        "period": first["period"],
+        "usual_period": first["usual_period"],
         "statuses": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
         "hits": sum(value is not None for value in time["values"]),
         "rank": None,
