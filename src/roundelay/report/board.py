@@ -70,7 +70,8 @@ class Board:
 
     def place(self, row: Row) -> str:
         """Say where a row was run, in as many words as tell places apart; none where there is one place."""
-        return ", ".join(str(row[key]) for key in self._varying)
+        said = {"cluster": row["cluster"], "model": row["model"], "on": row["on"]}
+        return ", ".join(said[key] for key in self._varying)
 
     def facet(self, row: Row) -> str:
         """Name the panel of a row: its learners and its place."""

@@ -11,7 +11,7 @@ from roundelay.report.board import Board
 from roundelay.report.details import Details
 from roundelay.report.learning import curve
 from roundelay.report.spec import Axis, Bar, Figure, Series, Style
-from roundelay.report.thinning import Span, cut, histogram, significant
+from roundelay.report.thinning import Span, cut, histogram, log_histogram, significant
 from roundelay.study.schema import Cell
 
 __all__ = ["apart", "shares", "shown_runs", "timelines"]
@@ -117,8 +117,8 @@ def apart(board: Board) -> Iterator[Figure]:
         for _, details in board.runs(row):
             staleness.update(details.staleness)
             distances.update(details.distances)
-        stale.append(Series(style, label, _shares(staleness)))
-        far.append(Series(style, label, _shares(Counter({d: n for d, n in distances.items() if d > 0}))))
+        stale.append(Series(style, label, _shares(histogram(staleness))))
+        far.append(Series(style, label, _shares(log_histogram(distances))))
     yield Figure(
         "staleness", "Staleness of gradients",
         "Updates or averagings between the weights that a gradient was taken at and its step; "
@@ -138,10 +138,10 @@ def apart(board: Board) -> Iterator[Figure]:
     )  # fmt: skip
     yield Figure(
         "distance", "Distribution of the distance from the consensus", "Over all evaluations and seeds.",
-        "ridges", Axis("distance", zero=True), Axis("share", "%"), [s for s in far if s.points],
+        "ridges", Axis("distance", scale="log"), Axis("share", "%"), [s for s in far if s.points],
     )  # fmt: skip
 
 
-def _shares(counts: Counter[float]) -> list[list[float]]:
-    whole = counts.total()
-    return [[significant(low), significant(high), significant(100 * n / whole)] for low, high, n in histogram(counts)]
+def _shares(bins: list[tuple[float, float, int]]) -> list[list[float]]:
+    whole = sum(n for _, _, n in bins)
+    return [[significant(low), significant(high), significant(100 * n / whole)] for low, high, n in bins]

@@ -84,6 +84,8 @@ def _cell(name: str, details: Details, target: Target | None) -> Cell:
         rate=(finite(optimizer.get("lr")) or 0.0) if isinstance(optimizer, dict) else 0.0,
         trial=False,
         regime="",
+        period=None,
+        usual_period=None,
         status=status,  # type: ignore[typeddict-item]  # one of four words, see _status
         error=error,
         scores=scores,
@@ -174,6 +176,8 @@ def _row(seeds: list[Cell], target: Target | None) -> Row:
         seeds=[cell["seed"] for cell in seeds],
         cells=[cell["name"] for cell in seeds],
         regime="",
+        period=None,
+        usual_period=None,
         statuses=statuses,
         hits=sum(cell["reached_seconds"] is not None for cell in seeds),
         rank=None,

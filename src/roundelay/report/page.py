@@ -99,7 +99,7 @@ def _is_run(path: Path) -> bool:
 def make_sections(board: Board) -> list[Section]:
     """Put figures and tables in the order in which one asks for them."""
     made = [
-        Section("results", "Results", "", [], list(tables.results(board))),
+        Section("results", "Results", "Click a heading to sort by it.", [], list(tables.results(board))),
         Section("accuracy", "Accuracy", "What the consensus model gets wrong at the end of the same budget.",
                 _good(learning.accuracy(board)), list(happenings.significance(board))),
         Section("learning", "Learning", "How the loss falls, for each frame and for each second.",
@@ -109,10 +109,12 @@ def make_sections(board: Board) -> list[Section]:
         Section("resilience", "Resilience", "What one slow learner does to all.", _good(speeds.resilience(board)), []),
         Section("time", "Where the time goes", "Computing is progress; waiting and communicating are its price.",
                 _good(inside.shares(board)), [], timeline=bool(inside.shown_runs(board))),
-        Section("apart", "How far learners drift apart", "", _good(inside.apart(board)), []),
-        Section("traffic", "Traffic", "", _good(speeds.traffic(board)), []),
-        Section("events", "Events", "", [], list(happenings.events(board))),
-        Section("runs", "Every run", "", [], [*tables.trials(board), *tables.runs(board), *happenings.origin(board)]),
+        Section("apart", "How far learners drift apart", "The price of not waiting: stale gradients, different weights.",
+                _good(inside.apart(board)), []),
+        Section("traffic", "Traffic", "What a network has to carry.", _good(speeds.traffic(board)), []),
+        Section("events", "Events", "What happened to runs besides training.", [], list(happenings.events(board))),
+        Section("runs", "Every run", "What all of the above was made of.", [],
+                [*tables.trials(board), *tables.runs(board), *happenings.origin(board)]),
     ]  # fmt: skip
     return [section for section in made if section.figures or section.tables or section.timeline]
 

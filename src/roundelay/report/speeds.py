@@ -56,13 +56,18 @@ def _throughput(board: Board, rows: list[Row], clock: str) -> Figure:
         Axis("strategy"),
         ordered(
             (
-                Series(style, label, spread_point(row["frames_per_second"]), why_not(row) or "unknown")
+                Series(style, label, _throughput_point(row), why_not(row) or "unknown")
                 for row, _, label, style in board.panels(rows)
             ),
             most_first=True,
         ),
         clock=clock,
     )
+
+
+def _throughput_point(row: Row) -> list[list[float]]:
+    """Return the throughput of runs that came to an end; how fast one broke off says little."""
+    return spread_point(row["frames_per_second"]) if row["statuses"].get("done") else []
 
 
 def _over_learners(board: Board, rows: list[Row], clock: str) -> Iterator[Figure]:
@@ -74,7 +79,7 @@ def _over_learners(board: Board, rows: list[Row], clock: str) -> Iterator[Figure
     )
     for key, short, title, what in kinds:
         series = _lines(board, rows, key)
-        if not any(len(line.points) > 1 for line in series):
+        if not series:
             continue
         yield Figure(
             f"speedup-{short}-{clock}", title,
@@ -94,16 +99,16 @@ def _over_learners(board: Board, rows: list[Row], clock: str) -> Iterator[Figure
 def _lines(board: Board, rows: list[Row], key: str, scale: float = 1.0) -> list[Series]:
     lines: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        lines.setdefault((row["strategy"], board.place(row)), []).append(row)
+        if row["statuses"].get("done"):
+            lines.setdefault((row["strategy"], board.place(row)), []).append(row)
     series = []
     for (strategy, place), own in lines.items():
         points = [[float(row["learners"]), value * scale] for row in own if (value := _number(row, key)) is not None]
         if points:
             best = {1.0: scale} | {x: max(y for at, y in points if at == x) for x, _ in points}
-            style = board.style(own[0], place)
             shown = [[x, significant(y)] for x, y in sorted(best.items())]
-            series.append(Series(type(style)(strategy, 0, place), strategy, shown))
-    return series
+            series.append(Series(Style(strategy, 0, place), strategy, shown))
+    return [line for line in series if len(line.points) > 1]
 
 
 def _number(row: Row, key: str) -> float | None:
@@ -135,7 +140,9 @@ def traffic(board: Board) -> Iterator[Figure]:
 def resilience(board: Board) -> Iterator[Figure]:
     """Make the figures of throughput and loss against how slow the straggler is, where that was varied."""
     for clock in board.clocks:
-        rows = [row for row in board.rows if row["clock"] == clock and row["learners"] > 1]
+        rows = [
+            row for row in board.rows if row["clock"] == clock and row["learners"] > 1 and row["statuses"].get("done")
+        ]
         slowness = {row["cells"][0]: _slowness(board, row) for row in rows if row["cells"]}
         if len(set(slowness.values())) < 2:
             continue
@@ -155,7 +162,7 @@ def resilience(board: Board) -> Iterator[Figure]:
                 "How many times slower than the others one learner is; 1 means that there is no straggler.",
                 "lines", Axis("slowness of the straggler", "times", "log"), axis,
                 [_slow_line(board, rows, strategy, own, points) for (strategy, own), points in lines.items()
-                 if len(points) > 1],
+                 if len({point[0] for point in points}) > 1],
                 clock=clock if name == "throughput" else "",
             )  # fmt: skip
 

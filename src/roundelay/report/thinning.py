@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Span", "Window", "bin_curve", "cut", "histogram", "significant"]
+__all__ = ["Span", "Window", "bin_curve", "cut", "histogram", "log_histogram", "significant"]
 
 Curve = list[list[float]]
 """Points of x, the mean, the smallest and the largest of what was there."""
@@ -60,6 +60,16 @@ def histogram(counts: Mapping[float, int], bins: int = 40) -> list[tuple[float, 
         place = int((value - start) / width) if whole else min(int((value - start) / width), bins - 1)
         tally[place] = tally.get(place, 0) + counts[value]
     return [(start + i * width, start + (i + 1) * width, count) for i, count in sorted(tally.items())]
+
+
+def log_histogram(counts: Mapping[float, int], per_decade: int = 10) -> list[tuple[float, float, int]]:
+    """Count what is above zero in bins whose ends have one ratio, the same for whatever is counted."""
+    tally: dict[int, int] = {}
+    for value, count in counts.items():
+        if math.isfinite(value) and value > 0:
+            place = math.floor(math.log10(value) * per_decade)
+            tally[place] = tally.get(place, 0) + count
+    return [(10 ** (i / per_decade), 10 ** ((i + 1) / per_decade), count) for i, count in sorted(tally.items())]
 
 
 def cut(spans: Mapping[str, Sequence[Span]], most: int, around: Iterable[float] = ()) -> Window:

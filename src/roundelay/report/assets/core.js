@@ -79,6 +79,7 @@ function ticks(low, high, n) {
 }
 
 function logTicks(low, high, n) {
+  if (high / low < 4) return ticks(low, high, n);
   for (const parts of [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 5], [1, 3], [1]]) {
     const found = [];
     for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {

@@ -26,7 +26,7 @@ function drawLines(figure, spec, frame) {
     const [columns, width] = layout(frame, found.size);
     grid.style.gridTemplateColumns = `repeat(${columns}, 1fr)`;
     const ys = [...found.values()].flat().flatMap((s) => visible(s, range).flatMap((p) => (p.length > 3 ? [p[1], p[2], p[3]] : [p[1]])));
-    const rules = spec.rules.filter((rule) => !rule.slope).map((rule) => rule.y);
+    const rules = spec.rules.map((rule) => (rule.slope ? rule.slope * Math.max(...all()) : rule.y));
     const y = extent([...tame(ys, spec.y), ...(range ? [] : rules)], spec.y);
     for (const [facet, own] of found) grid.append(headed(facet, linePanel(spec, facet, own, { x: view.get(), y, width, several: found.size > 1 })));
     if (!found.size) grid.append(el("p", { class: "nothing" }, "Nothing is left to show under this filter."));
@@ -119,8 +119,9 @@ function drawRule(picture, inner, rule, x, y, { width, m }) {
   if (!rule.slope && (rule.y < y.low || rule.y > y.high)) return;
   // Between its ends a straight line is one on two even or two logarithmic axes alike.
   inner.append(svg("path", { d: path.map(([a, b], i) => `${i ? "L" : "M"}${x(a)},${y(Math.max(b, y.kind === "log" ? 1e-12 : -Infinity))}`).join(""), class: "rule" }));
-  const at = rule.slope ? Math.min(x.high, y.high / rule.slope) : x.high;
-  inner.append(svg("text", { x: Math.min(x(at), width - m.right) - 4, y: y(rule.slope ? at * rule.slope : rule.y) + (rule.slope ? 14 : -5), class: "label end" }, rule.label));
+  const middle = x.invert(m.left + (width - m.left - m.right) * 0.62);
+  const place = rule.slope ? { x: x(middle) - 9, y: y(middle * rule.slope) - 4 } : { x: width - m.right - 4, y: y(rule.y) - 5 };
+  inner.append(svg("text", { ...place, class: "label end" }, rule.label));
 }
 
 function drawSeries(series, x, y, range) {
