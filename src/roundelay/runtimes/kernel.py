@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
@@ -38,18 +39,19 @@ class Event(Generic[T]):
 class Task(Generic[T]):
     """A coroutine that the kernel runs; ``end`` happens when it returns."""
 
-    __slots__ = ("_alive", "_kernel", "_resume", "_work", "awaits", "end", "label")
+    __slots__ = ("_alive", "_due", "_kernel", "_resume", "_work", "awaits", "end", "label")
 
     def __init__(self, kernel: Kernel, work: Coroutine[Event[Any], None, T], label: str) -> None:
         self._kernel, self._work, self.label = kernel, work, label
         self.end: Event[T] = Event(label)
         self.awaits: Event[Any] | None = None
-        self._alive = True
+        self._alive, self._due = True, False
         self._resume = self.resume  # one bound method for all waits
 
     def resume(self) -> None:
         """Run until the next await of something that has not happened."""
         if not self._alive:
+            self._due = True
             return
         self.awaits = None
         try:
@@ -64,6 +66,17 @@ class Task(Generic[T]):
         else:
             self.awaits = awaited
             awaited.waiting.append(self._resume)
+
+    def hold(self) -> None:
+        """Run it no further until `release`."""
+        self._alive, self._due = False, False
+
+    def release(self) -> None:
+        """Go on."""
+        if self in self._kernel.tasks:
+            self._alive = True
+            if self._due:
+                self._kernel.after(0.0, self.resume)
 
     def kill(self) -> None:
         """Run it no further."""
@@ -82,14 +95,36 @@ class Kernel:
         self.now = 0.0
         self.tasks: dict[Task[Any], None] = {}
         self._agenda: list[tuple[float, float, int, Callable[[], None]]] = []
+        self._next: deque[Callable[[], None]] = deque()  # what is due now, and was scheduled after all of the agenda
         self._count = 0
         self._random = random.Random(shuffle) if shuffle is not None else None  # noqa: S311 (not for secrets)
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Have ``action`` called when so much time has passed."""
+        due = self.now + seconds
+        if due == self.now and self._random is None:
+            self._next.append(action)
+            return
         self._count += 1
         tie = self._random.random() if self._random is not None else 0.0
-        heapq.heappush(self._agenda, (self.now + seconds, tie, self._count, action))
+        heapq.heappush(self._agenda, (due, tie, self._count, action))
+
+    def jump(self, to: float) -> None:
+        """Put the clock forward: what is due now is due then, and what was due in between is not going to happen."""
+        if to > self.now:
+            kept = [(max(due, to), *rest) for due, *rest in self._agenda if due == self.now or due >= to]
+            self._agenda[:] = kept  # type: ignore[assignment]  # (due, tie, count, action), as before
+            heapq.heapify(self._agenda)
+            self.now = to
+
+    def capture(self) -> list[Any] | None:
+        """Return the state of the generator that breaks ties, if there is one."""
+        return list(self._random.getstate()) if self._random is not None else None
+
+    def restore(self, state: list[Any] | None) -> None:
+        """Take back what `capture` gave."""
+        if self._random is not None and state is not None:
+            self._random.setstate((state[0], tuple(state[1]), state[2]))
 
     def happen(self, event: Event[T], value: T) -> None:
         """Let ``event`` happen now."""
@@ -119,10 +154,13 @@ class Kernel:
 
     def run(self) -> None:
         """Let everything happen that will; complain if someone then still waits."""
-        agenda, pop = self._agenda, heapq.heappop
+        agenda, pop, due = self._agenda, heapq.heappop, self._next
         gc.freeze()  # what is there already need not be searched for garbage again and again
         try:
-            while agenda:
+            while agenda or due:
+                if due and not (agenda and agenda[0][0] == self.now):
+                    due.popleft()()
+                    continue
                 self.now, _, _, action = pop(agenda)
                 action()
         finally:

@@ -37,10 +37,36 @@ class Network:
         self._learners = [(_Port(), _Port()) for _ in homes]  # out and in, inside the node
         self._nodes = {home: (_Port(), _Port()) for home in homes}  # out and in, between nodes
         self._links: dict[tuple[int, ...], tuple[Link, tuple[_Port, ...]]] = {}
+        self._cut: dict[int, float] = {}  # by seat: until when nothing passes between such seats and the others
+        self._slow: dict[int, tuple[float, float]] = {}  # by seat: how many times slower its links are, until when
+
+    def cut(self, seats: Sequence[int], until: float) -> None:
+        """Let nothing pass between these and all others until then; what is under way still arrives."""
+        self._cut |= dict.fromkeys(seats, until)
+
+    def cut_for(self, seat: int) -> float:
+        """Return for how many more seconds a seat is cut off."""
+        return max(0.0, self._cut.get(seat, 0.0) - self.kernel.now) if self._cut else 0.0
+
+    def slow(self, seat: int, factor: float, until: float) -> None:
+        """Make a seat's links so many times slower until then."""
+        self._slow[seat] = (factor, until)
+
+    def _disturbance(self, seats: Sequence[int]) -> tuple[float, float]:
+        """Return for how long nothing passes between some of these seats, and how many times slower it then is."""
+        cuts = [self.cut_for(seat) for seat in seats]
+        now = self.kernel.now
+        factors = [factor for seat in seats for factor, until in [self._slow.get(seat, (1.0, now))] if now < until]
+        return (max(cuts) if any(cuts) and not all(cuts) else 0.0), max(factors, default=1.0)
 
     def transfer(self, x_bytes: float, source: int, target: int, arrived: Callable[[], None]) -> float:
         """Send bytes now and call ``arrived`` when they are there; return the seconds that they are on the way."""
-        kernel = self.kernel
+        kernel, slower = self.kernel, 1.0
+        if self._cut or self._slow:
+            blocked, slower = self._disturbance((source, target))
+            if blocked:
+                kernel.after(blocked, lambda: None if self.transfer(x_bytes, source, target, arrived) else None)
+                return blocked
         if self.still or source == target:
             kernel.after(0.0, arrived)
             return 0.0
@@ -49,13 +75,13 @@ class Network:
             link, way_out, way_in = self.cluster.inside, self._learners[source][0], self._learners[target][1]
         else:
             link, way_out, way_in = self.cluster.between, self._nodes[home][0], self._nodes[away][1]
-        seconds = x_bytes * self.scale / link.bandwidth
+        seconds = slower * x_bytes * self.scale / link.bandwidth
 
         def leave() -> None:
             """Begin to arrive, at the moment at which the first byte leaves."""
             begin = max(kernel.now, way_in.free)
             way_in.free = begin + seconds
-            kernel.after(begin + seconds + link.latency_seconds - kernel.now, arrived)
+            kernel.after(begin + seconds + slower * link.latency_seconds - kernel.now, arrived)
 
         begin = max(kernel.now, way_out.free)
         way_out.free = begin + seconds
@@ -66,10 +92,12 @@ class Network:
         return seconds + link.latency_seconds
 
     def collective(self, verb: str, x_bytes: float, members: tuple[int, ...]) -> tuple[float, float]:
-        """Start a collective of all ``members`` now; return in how many seconds it is done, and for how many it moves."""
-        size = len(members)
+        """Start a collective of all ``members`` now; return in how many seconds it is done, and how many it moves."""
+        size, blocked, slower = len(members), 0.0, 1.0
+        if self._cut or self._slow:
+            blocked, slower = self._disturbance(members)
         if self.still or size == 1:
-            return 0.0, 0.0
+            return blocked, blocked
         link, ports = self._route(members)
         whole = x_bytes * self.scale / link.bandwidth
         rounds = math.ceil(math.log2(size))
@@ -81,7 +109,7 @@ class Network:
             seconds = 2 * rounds * (link.latency_seconds + whole)
         else:
             seconds = 2 * (size - 1) * (link.latency_seconds + whole / size)
-        begin = max(self.kernel.now, max(port.free for port in ports))
+        begin, seconds = max(self.kernel.now + blocked, max(port.free for port in ports)), slower * seconds
         for port in ports:
             port.free = begin + seconds
         return begin + seconds - self.kernel.now, seconds

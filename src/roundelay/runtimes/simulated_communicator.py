@@ -29,6 +29,8 @@ class Seat:
     who: str = ""
     opened: Event[tuple[Learner, Strategy]] = field(default_factory=lambda: Event("a learner that serves"))
     free: float = 0.0
+    held: list[Callable[[], None]] | None = None
+    """Where the learner stands still: what is to be done when it goes on."""
 
 
 @dataclass(slots=True)
@@ -48,13 +50,17 @@ class _Call:
 class _Moving:
     """How long the bytes of a verb are on the way; the rest of its time is waiting."""
 
-    what: str
+    verb: str
+    number: int
     comm: SimulatedCommunicator
     peer: int | None = None
     seconds: float = 0.0
 
-    def __str__(self) -> str:
-        return self.what if self.peer is None else f"{self.what} {self.comm.name_of(self.peer)}"
+    def __str__(self) -> str:  # made only when it is asked for, which is seldom
+        if self.peer is None:
+            return f"{self.verb} {self.number} of {self.comm.size} ranks"
+        number = f" {self.number}" if self.number else ""
+        return f"{self.verb}{number} {'from' if number else 'of'} {self.comm.name_of(self.peer)}"
 
 
 @dataclass
@@ -131,7 +137,7 @@ class SimulatedCommunicator:
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to`` serve our ``x``."""
         self._check_epoch()
-        answer: Event[Tensor] = Event(_Moving("the answer of", self, to))
+        answer: Event[Tensor] = Event(_Moving("the answer", 0, self, to))
         self.sim.pending[answer] = None
         _Request(self, x.clone(), to, answer)
         return _Verb(self, answer)
@@ -154,7 +160,7 @@ class SimulatedCommunicator:
         number, sim = self._collectives, self.sim
         calls = self.group.collectives.setdefault(number, [])
         sent = x.clone() if verb == "broadcast" and self.rank == argument else x  # the root's may change at once
-        done: Event[Any] = Event(_Moving(f"{verb} {number} of {self.size} ranks", self))
+        done: Event[Any] = Event(_Moving(verb, number, self))
         call = _Call(self.rank, verb, x, sent, argument, done)
         if calls:
             self._check_match(number, calls[0], call)
@@ -163,10 +169,11 @@ class SimulatedCommunicator:
         if len(calls) == self.size:
             del self.group.collectives[number]
             calls.sort(key=lambda made: made.rank)
-            seconds, moving = sim.network.collective(verb, max(made.x.nbytes for made in calls), self.members)
-            for member, made in zip(self.members, calls, strict=True):
+            sizes = [made.x.nbytes for made in calls]
+            seconds, moving = sim.network.collective(verb, max(sizes), self.members)
+            for made in calls:
                 made.done.label.seconds = moving  # type: ignore[attr-defined]  # a _Moving
-                sim.count_collective(verb, made.x.nbytes, member, self.size)
+            sim.count_collective(verb, sizes, self.members)
             sim.kernel.after(seconds, lambda: deliver(calls))
         return _Verb(self, call.done)
 
@@ -222,7 +229,7 @@ class SimulatedCommunicator:
         key = (source, target, number)
         box = self.group.mail.get(key)
         if box is None:
-            box = self.group.mail[key] = Event(_Moving(f"exchange {number} from", self, source))
+            box = self.group.mail[key] = Event(_Moving("exchange", number, self, source))
             self.sim.pending[box] = None
         else:
             del self.group.mail[key]  # the other side has it
@@ -248,6 +255,9 @@ class _Request:
         if not seat.opened.done:
             seat.opened.waiting.append(self.arrive)
             return
+        if seat.held is not None:
+            seat.held.append(self.arrive)
+            return
         self.begin = max(sim.kernel.now, seat.free)
         busy = 0.0 if sim.network.still else self.x.nbytes * sim.network.scale / sim.cluster.serving_bandwidth
         seat.free, self.moving = self.begin + busy, self.moving + busy
@@ -260,7 +270,10 @@ class _Request:
     def serve(self) -> None:
         """Have the strategy answer."""
         sim, seat = self.sim, self.sim.seats[self.target]
-        if self.answer.done:  # the epoch is over
+        if self.answer.done or not seat.opened.done:  # the epoch is over, or the learner is dead
+            return
+        if seat.held is not None:
+            seat.held.append(self.serve)
             return
         learner, strategy = seat.opened.value
         sim.record.span("serve", seat.who, self.begin, sim.kernel.now, of=self.comm.rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -20,8 +19,10 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.kernel import Event, Kernel, Task
 from roundelay.runtimes.network import Network
 from roundelay.runtimes.replay import KeptOrder
+from roundelay.runtimes.roster import Disturbance, Roster
 from roundelay.runtimes.simulated_communicator import Group, Seat, SimulatedCommunicator
-from roundelay.runtimes.standin import StandInLearner, StandInTask, mean_of_stand_ins
+from roundelay.runtimes.simulated_state import capture, restore
+from roundelay.runtimes.standin import StandInLearner, StandInTask, Tally, mean_of_stand_ins
 from roundelay.strategy import Strategy
 from roundelay.training import Training
 
@@ -31,7 +32,7 @@ T = TypeVar("T")
 FORWARD = 1 / 3  # of a gradient's time, the backward pass being about twice the forward pass
 
 
-class Simulation:
+class Simulation(Roster):
     """The cluster that simulated learners share: its kernel, network, membership and record."""
 
     def __init__(
@@ -46,79 +47,33 @@ class Simulation:
     ) -> None:
         if learners < 1:
             raise SettingsError(f"learners must be at least 1, not {learners}")
-        self.cluster, self.learners, self.servers, self.seed = cluster, learners, servers, seed
-        self.kernel = Kernel(shuffle)
-        self.record = record if record is not None else Record(None, clock="virtual")
         size = learners + servers
+        seats = [Seat(who=f"server {rank}" if rank < servers else f"learner {rank - servers}") for rank in range(size)]
+        record = record if record is not None else Record(None, clock="virtual")
+        super().__init__(Kernel(shuffle), cluster, seats, servers, record)
+        self.learners, self.seed = learners, seed
         self.network = Network(self.kernel, cluster, cluster.places(learners, servers))
-        self.seats = [
-            Seat(who=f"server {rank}" if rank < servers else f"learner {rank - servers}") for rank in range(size)
-        ]
-        self.alive = list(range(size))  # ids, in rank order
-        self.epoch, self.over, self.why = -1, False, ""
-        self.pending: dict[Event[Any], None] = {}  # what an epoch's end has to wake
         self.counts: dict[str, int] = {}
-        self.safe: dict[int, list[int]] = {}  # what each learner has put down as surely trained
-        self.tasks: dict[int, Task[Any]] = {}
         self.mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None] = mean_of
         self.log: list[tuple[str, int, int]] | None = None
         self.orders: dict[int, KeptOrder] = {}  # of seats that keep to a recorded order
-        self._arrivals: dict[int, tuple[Learner, dict[str, Any], Resolve, Event[View]]] = {}
-        self._members = list(self.alive)
 
     def start(self, seat: int, work: Coroutine[Any, Any, Any]) -> Task[Any]:
         """Let a learner's training begin when the simulation runs."""
-        self.tasks[seat] = self.kernel.spawn(work, self.seats[seat].who)
-        return self.tasks[seat]
+        task = self.kernel.spawn(work, self.seats[seat].who)
+        self.watch_end(seat, task)
+        return task
 
     def run(self) -> None:
         """Let everything happen."""
-        for fault in self.cluster.faults:
-            self.kernel.after(fault.at_seconds, functools.partial(self.kill, self.servers + fault.learner))
+        self.schedule()
         self.kernel.run()
 
-    # -- membership ---------------------------------------------------------------------------------------------
-
-    def arrive(self, seat: int, me: Learner, report: dict[str, Any], resolve: Resolve) -> Event[View]:
-        """Take part in forming the next membership epoch."""
-        event: Event[View] = Event("the others' arrival")
-        self._arrivals[seat] = (me, report, resolve, event)
-        self._form_if_all_here()
-        return event
-
-    def kill(self, seat: int) -> None:
-        """End a learner now; the others know it a little later."""
-        if seat not in self.alive or self.tasks[seat].end.done:
-            return
-        self.tasks[seat].kill()
-        self.alive.remove(seat)
-        self._arrivals.pop(seat, None)
-        self.record.write("killed", self.seats[seat].who, self.kernel.now)
-        self.kernel.after(self.cluster.detection_seconds, lambda: self._end_epoch(f"{self.seats[seat].who} is lost"))
-
-    def _end_epoch(self, why: str) -> None:
-        self.over, self.why = True, why
-        pending, self.pending = list(self.pending), {}
-        for event in pending:
-            self.kernel.fail(event, LearnerLost(why))
-        for seat in self.seats:
-            seat.opened = Event("a learner that serves")
-        self._form_if_all_here()
-
-    def _form_if_all_here(self) -> None:
-        waiting_for = [seat for seat in self.alive if seat not in self._arrivals]
-        if waiting_for or not self._arrivals or (self.epoch >= 0 and not self.over):
-            return
-        lost = [seat for seat in self._members if seat not in self.alive]
-        self.epoch, self.over, self._members = self.epoch + 1, False, list(self.alive)
-        reports = [self._arrivals[seat][1] for seat in self.alive]
-        plan = self._arrivals[self.alive[0]][2](reports, [n for seat in lost for n in self.safe.get(seat, [])])
+    def connect(self, everyone: list[Learner]) -> None:
+        """Give the members of a new epoch, in rank order, their communicators."""
         group = Group(tuple(self.alive))
-        arrivals, self._arrivals, self.safe = self._arrivals, {}, {}
-        for rank, seat in enumerate(self.alive):
-            me, _, _, event = arrivals[seat]
+        for rank, me in enumerate(everyone):
             me.comm = SimulatedCommunicator(self, group, rank)
-            self.kernel.happen(event, View(self.epoch, rank, len(self.alive), plan))
 
     # -- what a communicator needs ------------------------------------------------------------------------------
 
@@ -127,28 +82,12 @@ class Simulation:
         self.record.add(self.seats[source].who, "bytes", x_bytes * self.network.scale)
         return self.network.transfer(x_bytes, source, target, arrived)
 
-    def count_collective(self, verb: str, x_bytes: int, member: int, size: int) -> None:
-        """Count what a collective makes this member send, by the ring algorithm."""
+    def count_collective(self, verb: str, sizes: Sequence[int], members: Sequence[int]) -> None:
+        """Count what a collective makes each member send, by the ring algorithm."""
+        size = len(members)
         share = {"mean": 2 * (size - 1) / size, "gather": size - 1, "broadcast": 1.0 if size > 1 else 0.0}[verb]
-        self.record.add(self.seats[member].who, "bytes", x_bytes * self.network.scale * share)
-
-    def capture(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold of the cluster itself."""
-        return {
-            "ties": self.kernel.capture(),
-            "ports": self.network.capture(),
-            "serving": [seat.free for seat in self.seats],
-            "record": self.record.mark(),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `capture` gave; another number of learners begins with links that are free."""
-        self.kernel.restore(state["ties"])
-        if len(state["serving"]) == len(self.seats):
-            self.network.restore(state["ports"])
-            for seat, free in zip(self.seats, state["serving"], strict=True):
-                seat.free = free
-        self.record.rewind(state["record"])
+        for member, x_bytes in zip(members, sizes, strict=True):
+            self.record.add(self.seats[member].who, "bytes", x_bytes * self.network.scale * share)
 
     def logged(self, what: str, seat: int, of: int) -> None:
         """Log an event in the order in which it took effect, where a log is kept."""
@@ -164,7 +103,7 @@ class SimulatedRuntime:
     def __init__(self, sim: Simulation, seat: int) -> None:
         self.sim, self.seat, self.record = sim, seat, sim.record
         self.seats = len(sim.seats)
-        self.lossy = bool(sim.cluster.faults)
+        self.lossy = sim.cluster.lossy
         self.durations = sim.cluster.durations(seat - sim.servers, sim.seed)
 
     def now(self) -> float:
@@ -188,9 +127,20 @@ class SimulatedRuntime:
     def count(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a common number; asking costs no virtual time."""
         event: Event[int] = Event(key)
-        event.value, event.done = self.sim.counts.get(key, 0), True
-        self.sim.counts[key] = event.value + amount
+        cut = self.sim.network.cut_for(self.seat)
+        if cut:
+            self.sim.kernel.after(cut, lambda: self._count(event, key, amount))
+        else:
+            event.value, event.done = self._add(key, amount), True
         return event
+
+    def _add(self, key: str, amount: int) -> int:
+        before = self.sim.counts.get(key, 0)
+        self.sim.counts[key] = before + amount
+        return before
+
+    def _count(self, event: Event[int], key: str, amount: int) -> None:
+        self.sim.kernel.happen(event, self._add(key, amount))
 
     async def compute(self, me: Learner, work: Work) -> None:
         """Take the gradient, and let its virtual time pass."""
@@ -221,11 +171,11 @@ class SimulatedRuntime:
 
     def trained(self, numbers: Sequence[int]) -> None:
         """Put down what is surely trained."""
-        self.sim.safe.setdefault(self.seat, []).extend(numbers)
+        self.sim.trained(self.seat, list(numbers))
 
     def newcomers(self, key: str = "") -> bool:
-        """Nobody ever joins a simulated cluster late."""
-        return False
+        """Tell whether somebody waits to join."""
+        return self.sim.newcomers(key)
 
     def stand_still(self, *, still: bool) -> None:
         """Let messages cost nothing while learners meet."""
@@ -234,7 +184,7 @@ class SimulatedRuntime:
     def capture(self) -> dict[str, Any]:
         """Return the virtual time and how long gradients will take; from the first one also the cluster's state."""
         state = {"now": self.sim.kernel.now, "durations": self.durations.capture()}
-        return state | ({"cluster": self.sim.capture()} if self.seat == self.sim.alive[0] else {})
+        return state | ({"cluster": capture(self.sim)} if self.seat == self.sim.alive[0] else {})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""
@@ -242,7 +192,7 @@ class SimulatedRuntime:
         if "durations" in state:
             self.durations.restore(state["durations"])
         if "cluster" in state:
-            self.sim.restore(state["cluster"])
+            restore(self.sim, state["cluster"])
 
 
 @dataclass
@@ -252,6 +202,11 @@ class Outcome:
     consensus: Tensor
     seconds: float
     trainings: list[Training] = field(default_factory=list)
+    """Of every rank; of one that was started again the last."""
+    finished: list[Training] = field(default_factory=list)
+    """Those of them that ran to their end."""
+    fired: list[Disturbance] = field(default_factory=list)
+    """What has befallen learners."""
     record: Record | None = None
 
 
@@ -277,7 +232,7 @@ def time_only(
 
     ``cluster.model_bytes`` says how large the model would be; each learner takes about ``steps`` steps.
     """
-    sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed)
+    sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=Tally())
     sim.mean_of = mean_of_stand_ins
     budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)
     task = StandInTask(budget.per_epoch, frames)
@@ -306,17 +261,27 @@ def replay(
 
 
 def _run(sim: Simulation, make: Callable[[SimulatedRuntime], Training]) -> Outcome:
-    cluster = sim.cluster
-    trainings, tasks = [], []
+    trainings: dict[int, Training] = {}
+
+    def begin(seat: int) -> None:
+        training = trainings[seat] = make(SimulatedRuntime(sim, seat))
+        if sim.cluster.model_bytes is not None:
+            sim.network.scale = sim.cluster.model_bytes / training.me.weights.nbytes
+        sim.start(seat, training.run())
+
+    sim.restart = begin
     for seat in range(sim.learners + sim.servers):
-        training = make(SimulatedRuntime(sim, seat))
-        if cluster.model_bytes is not None:
-            sim.network.scale = cluster.model_bytes / training.me.weights.nbytes
-        trainings.append(training)
-        tasks.append(sim.start(seat, training.run()))
+        begin(seat)
     sim.run()
-    ended = [task for task in tasks if task.end.done]
-    if not ended:
+    finished = [seat for seat, task in sorted(sim.tasks.items()) if task.end.done]
+    if not finished:
         raise LearnerLost("every learner was lost")
-    sim.record.close(sim.kernel.now)
-    return Outcome(ended[0].end.value, sim.kernel.now, trainings, sim.record)
+    sim.record.close(sim.ended)
+    return Outcome(
+        sim.tasks[finished[0]].end.value,
+        sim.ended,
+        [trainings[seat] for seat in sorted(trainings)],
+        [trainings[seat] for seat in finished],
+        sim.fired,
+        sim.record,
+    )

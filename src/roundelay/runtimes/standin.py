@@ -14,25 +14,22 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.learner import Learner
+from roundelay.record import Kind, Record
 from roundelay.task import Scores, Task
 
-__all__ = ["StandIn", "StandInLearner", "StandInTask", "mean_of_stand_ins"]
+__all__ = ["StandIn", "StandInLearner", "StandInTask", "Tally", "mean_of_stand_ins"]
 
 
 class StandIn:
     """Something with a number of elements that answers to every operation of a tensor with itself."""
 
-    __slots__ = ("_numel",)
+    __slots__ = ("_numel", "nbytes")
     dtype = torch.float32
     device = torch.device("cpu")
 
     def __init__(self, numel: int) -> None:
         self._numel = numel
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size in bytes, of four to an element."""
-        return 4 * self._numel
+        self.nbytes = 4 * numel
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,6 +78,24 @@ class StandIn:
             if isinstance(arg, list | tuple) and arg and all(isinstance(each, StandIn) for each in arg):
                 return StandIn(sum(each.numel() for each in arg))
         raise TypeError(f"{function} on stand-ins")  # pragma: no cover (torch calls us only with one of ours)
+
+
+class Tally(Record):
+    """A record that keeps only totals, and the times at which steps ended, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__(None, clock="virtual")
+        self.steps: list[float] = []
+
+    def write(self, event: str, who: str, time: float, **what: Any) -> None:
+        """Count the step."""
+        if event == "step":
+            self.steps.append(time)
+
+    def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
+        """Add to the total."""
+        if end > begin:
+            self.totals[who][kind] += end - begin
 
 
 def mean_of_stand_ins(xs: Sequence[Tensor], weights: Sequence[float]) -> Tensor | None:
