@@ -21,6 +21,7 @@ from roundelay.optim.natural_gradient import NaturalGradientSettings, preconditi
 from roundelay.optim.rate import RateSettings, multiply_rate
 from roundelay.optim.schedules import Constant, ScheduleBase
 from roundelay.optim.stopping import Patient
+from roundelay.pretraining import PretrainSettings
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
@@ -87,6 +88,7 @@ class Experiment:
     schedule: ScheduleBase | None = None
     rate: RateSettings = field(default_factory=RateSettings)
     natural_gradient: NaturalGradientSettings | None = None
+    pretrain: PretrainSettings | None = None
     budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(epochs=1))
     batch: BatchSettings = field(default_factory=BatchSettings)
     cluster: Cluster = field(default_factory=Cluster)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from roundelay.budget import Budget
 from roundelay.checkpoint import CheckpointSettings, Saver
+from roundelay.errors import CheckpointError
 from roundelay.learner import Learner
 from roundelay.order import Order
 from roundelay.runtime import Runtime
@@ -17,7 +18,7 @@ from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task
 from roundelay.training import Training
 
-__all__ = ["Job"]
+__all__ = ["Job", "start_with"]
 
 
 def _plain_sgd(module: nn.Module) -> torch.optim.Optimizer:
@@ -39,10 +40,14 @@ class Job:
     checkpoint: CheckpointSettings | None = None
     saver: Saver | None = None
     """Given with a run's folder, as a rule; shared by all learners of a process."""
+    start: dict[str, Tensor] | None = None
+    """Pre-trained weights, by their names in the module."""
 
     def training(self, runtime: Runtime, order: Order | None = None) -> Training:
         """Make a learner's training."""
         module = self.task.module()
+        if self.start is not None:
+            start_with(module, self.start)
         me = Learner(
             module,
             self.optimizer(module),
@@ -62,3 +67,14 @@ class Job:
         )
         training.checkpoint, training.saver = self.checkpoint, self.saver
         return training
+
+
+def start_with(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Give a module some of its weights."""
+    try:
+        unexpected = module.load_state_dict(tensors, strict=False).unexpected_keys
+    except RuntimeError as error:
+        why = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"pretrain: the weights are another model's: {why}") from error
+    if unexpected:
+        raise CheckpointError(f"pretrain: the weights are another model's: it has no {unexpected[0]}")

@@ -15,6 +15,7 @@ from roundelay.experiment import Experiment
 from roundelay.job import Job
 from roundelay.keeping import Kept
 from roundelay.order import Order, WrittenOrder, read_order
+from roundelay.pretraining import pretrained, start_simulated
 from roundelay.record import Record
 from roundelay.report.trace import write_trace
 from roundelay.run import RunFolder
@@ -49,6 +50,8 @@ def train_simulated(
     """Train on the simulated cluster of the experiment; return the scores, the virtual seconds and the totals."""
     torch.set_num_threads(experiment.threads)
     job, kept = experiment.job(), Kept(experiment.keep)
+    if experiment.pretrain is not None:
+        job.start = start_simulated(experiment, folder.path if folder is not None else None)
     record = Record(folder.record if folder is not None else None, clock="virtual", spans=experiment.record.spans)
 
     def make(runtime: Runtime) -> Training:
@@ -81,7 +84,9 @@ def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | Non
     experiment = Experiment.of(settings["experiment"])
     torch.set_num_threads(experiment.threads)
     order = WrittenOrder() if experiment.record.order else None
-    training = experiment.job().training(runtime, order)
+    job = experiment.job()
+    job.start = pretrained(experiment, Path(settings["folder"]) if settings.get("folder") else None)
+    training = job.training(runtime, order)
     if watch is not None:
         watch(training)
     kept = Kept(experiment.keep)
@@ -107,6 +112,7 @@ def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
         raise CheckpointError(f"{missing[0]} is missing; train with --set record.order=true to replay a run")
     torch.set_num_threads(experiment.threads)
     job, kept = experiment.job(), Kept(experiment.keep)
+    job.start = pretrained(experiment, folder.path)
     record = Record(out.record if out is not None else None, clock="virtual", spans=experiment.record.spans)
 
     def make(runtime: Runtime, order: Order | None = None) -> Training:

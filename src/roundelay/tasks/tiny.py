@@ -29,6 +29,7 @@ class Tiny(Task):
     features: int = 20
     hidden: list[int] = field(default_factory=lambda: [32, 32])
     model: Literal["dnn", "lstm"] = "dnn"
+    activation: Literal["relu", "sigmoid"] = "relu"
     batch_norm: bool = False
     dropout: float = 0.0
     data_seed: int = 0
@@ -91,7 +92,7 @@ def _feed_forward(task: Tiny) -> nn.Module:
         layers.append(nn.Linear(width, hidden))
         if task.batch_norm:
             layers.append(nn.BatchNorm1d(hidden))
-        layers.append(nn.ReLU())
+        layers.append(nn.ReLU() if task.activation == "relu" else nn.Sigmoid())
         if task.dropout:
             layers.append(nn.Dropout(task.dropout))
         width = hidden

@@ -1,0 +1,293 @@
+"""Pre-training: a deep network's hidden layers one after another, each by a run of the one training loop.
+
+`kind = "rbm"` trains a stack of restricted Boltzmann machines on what the layers below make of the data;
+`kind = "layerwise"` trains the network itself while it grows, with a new output layer each time.  Every stage
+runs under the experiment's own strategy on its learners, and leaves ``pretrain/<stage>`` behind in the run's folder;
+what the main run starts with is ``pretrain/model.safetensors``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from roundelay.budget import Budget
+from roundelay.errors import CheckpointError, SettingsError
+from roundelay.job import Job, start_with
+from roundelay.models.rbm import RBM
+from roundelay.optim.guarded import GuardedMomentum, MomentumRamp
+from roundelay.pretraining_tasks import RBMTask, Shallow, chain_of, inputs_of
+from roundelay.record import Record
+from roundelay.run import write_atomically
+from roundelay.runtimes.simulation import simulate
+from roundelay.training import Training
+
+if TYPE_CHECKING:
+    from roundelay.experiment import Experiment
+    from roundelay.runtime import Runtime
+
+__all__ = [
+    "PretrainSettings",
+    "Pretraining",
+    "is_complete",
+    "pretrain_simulated",
+    "pretrained",
+    "start_simulated",
+    "train_stage",
+]
+
+log = logging.getLogger(__name__)
+Watch = Callable[[Training], None]
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """How to pre-train; the values are those of Kaldi's ``pretrain_dbn.sh``, the minibatch is the experiment's."""
+
+    kind: Literal["rbm", "layerwise"] = "rbm"
+    layers: int | None = None
+    """Hidden layers to pre-train, from the first; by default all, and all but the last one by ``layerwise``."""
+    epochs: float = 1.0
+    """Of each layer."""
+    first_epochs: float | None = None
+    """Of the first layer; by default twice ``epochs`` for a Gaussian RBM, and ``epochs`` otherwise."""
+    rate: float | None = None
+    """By default 0.4 for an RBM, and the experiment's own by ``layerwise``."""
+    first_rate: float | None = None
+    """Of the first layer; by default 0.01 for a Gaussian RBM, and ``rate`` otherwise."""
+    momentum: MomentumRamp = field(default_factory=MomentumRamp)
+    """Of RBMs only: the next two as well."""
+    l2: float = 2e-4
+    deviation: float = 0.1
+    """Of an RBM's first weights."""
+    normalise: bool = True
+    """Train the first RBM on inputs of zero mean and unit variance, and fold that into its layer afterwards."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "first_epochs", "rate", "first_rate", "layers"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise SettingsError(f"pretrain.{name} must be above 0, not {value}")
+        for name in ("l2", "deviation"):
+            if not getattr(self, name) >= 0:
+                raise SettingsError(f"pretrain.{name} must be at least 0, not {getattr(self, name)}")
+
+    def epochs_of(self, stage: int) -> float:
+        """Return the epochs of a stage, from 0."""
+        if stage:
+            return self.epochs
+        return self.first_epochs or self.epochs * (2 if self.kind == "rbm" else 1)
+
+    def rate_of(self, stage: int) -> float | None:
+        """Return the learning rate of a stage; ``None``: the experiment's."""
+        if self.kind == "layerwise":
+            return (self.first_rate or self.rate) if stage == 0 else self.rate
+        return (self.first_rate or 0.01) if stage == 0 else (self.rate or 0.4)
+
+
+class Pretraining:
+    """The stages of an experiment's pre-training, and what they have come to so far."""
+
+    def __init__(self, experiment: Experiment, done: Tensors | None = None) -> None:
+        assert experiment.pretrain is not None
+        self.experiment, self.settings = experiment, experiment.pretrain
+        self.task = experiment.make_task()
+        self.model = self.task.module()
+        self.chain = chain_of(self.model)
+        able = len(self.chain) - 1 - (self.settings.kind == "layerwise")
+        self.stages = able if self.settings.layers is None else self.settings.layers
+        if not 1 <= self.stages <= able:
+            what = f"{len(self.chain) - 1} hidden layers can have {able} of them pre-trained by {self.settings.kind}"
+            raise SettingsError(f"pretrain: a model with {what}, not {self.stages}")
+        if self.settings.kind == "rbm":
+            self._see_sigmoids()
+        self.done: Tensors = {}
+        self._moments: tuple[Tensor, Tensor] | None = None
+        self._take(done or {})
+
+    def _see_sigmoids(self) -> None:
+        """Complain unless each pre-trained layer's output reaches the next through a sigmoid and nothing else."""
+        for layer, above in zip(self.chain[: self.stages], self.chain[1:], strict=False):
+            given, expected = (inputs_of(self.task, self.model, name, 0) for name in (layer, above))
+            with torch.no_grad():
+                made = torch.sigmoid(self.model.get_submodule(layer)(given))
+            if made.shape != expected.shape or not torch.allclose(made, expected, atol=1e-5):
+                raise SettingsError(
+                    f"pretrain: an RBM becomes a layer with a sigmoid behind it, which {layer} has not; "
+                    "give the model sigmoids and no batch norm, or use kind = 'layerwise'"
+                )
+
+    def _take(self, tensors: Tensors) -> None:
+        self.done |= tensors
+        start_with(self.model, self.done)
+
+    # -- one stage ----------------------------------------------------------------------------------------------
+
+    def job(self, stage: int) -> Job:
+        """Make what a learner trains by in a stage, from 0."""
+        return self._rbm_job(stage) if self.settings.kind == "rbm" else self._shallow_job(stage)
+
+    def _budget(self, stage: int) -> Budget:
+        per_epoch = self.task.per_epoch
+        shards = self.experiment.learners if self.experiment.budget.shards == "private" else None
+        return Budget(per_epoch, max(1, round(self.settings.epochs_of(stage) * per_epoch)), shards=shards)
+
+    def _rbm_job(self, stage: int) -> Job:
+        settings, layer = self.settings, self.chain[stage]
+        seed = self.experiment.seed + stage
+        task = RBMTask(self.task, self.model, layer, first=stage == 0, seed=seed, deviation=settings.deviation)
+        if stage == 0 and settings.normalise:
+            task.normalise()
+        self._moments = task.moments
+        rate = settings.rate_of(stage)
+        assert rate is not None
+
+        def optimizer(module: nn.Module) -> torch.optim.Optimizer:
+            assert isinstance(module, RBM)
+            return GuardedMomentum(module, rate, l2=settings.l2)
+
+        return Job(
+            task,
+            self.experiment.strategy,
+            self._budget(stage),
+            optimizer,
+            schedule=lambda: settings.momentum,
+            seed=seed,
+        )
+
+    def _shallow_job(self, stage: int) -> Job:
+        changes: dict[str, Any] = {}
+        if (rate := self.settings.rate_of(stage)) is not None:
+            changes["optimizer"] = self.experiment.optimizer | {"lr": rate}
+        experiment = self.experiment.replace(**changes)
+        return Job(
+            Shallow(self.task, self.chain, stage + 1, self.done, seed=experiment.seed + stage),
+            experiment.strategy,
+            self._budget(stage),
+            experiment.make_preconditioned,
+            clip=experiment.clip,
+            seed=experiment.seed + stage,
+        )
+
+    def absorb(self, stage: int, module: nn.Module) -> None:
+        """Take over what a stage has trained: its module with the consensus weights."""
+        if isinstance(module, RBM):
+            weight, bias = module.affine(*(self._moments or (None, None)))
+            self._take({f"{self.chain[stage]}.weight": weight, f"{self.chain[stage]}.bias": bias})
+        else:
+            output = self.chain[-1]
+            state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+            self._take({name: x for name, x in state.items() if not name.startswith(f"{output}.")})
+
+    def save(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write what is done so far, whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "model.safetensors", save({name: x.contiguous() for name, x in self.done.items()}))
+        write_atomically(folder / "model.json", json.dumps(about, indent=2).encode() + b"\n")
+
+
+def is_complete(folder: Path) -> bool:
+    """Tell whether all stages of a run's pre-training are done."""
+    path = folder / "pretrain" / "model.json"
+    if not path.exists():
+        return False
+    about = json.loads(path.read_text(encoding="utf-8"))
+    return bool(about["stage"] == about["stages"])
+
+
+def pretrained(experiment: Experiment, folder: Path | None) -> Tensors | None:
+    """Return the weights that a run starts with, where its experiment asks for pre-training."""
+    if experiment.pretrain is None:
+        return None
+    if folder is None or not is_complete(folder):
+        where = folder or "a run without a folder"
+        raise CheckpointError(f"{where}: is not pre-trained yet; 'roundelay train' on one host does that first")
+    return load_file(folder / "pretrain" / "model.safetensors")
+
+
+def start_simulated(experiment: Experiment, folder: Path | None) -> Tensors:
+    """Return the weights that a simulated run starts with, pre-trained now where they are not yet."""
+    if folder is not None and is_complete(folder):
+        return load_file(folder / "pretrain" / "model.safetensors")
+    return pretrain_simulated(experiment, folder)
+
+
+# -- where stages run -------------------------------------------------------------------------------------------------
+
+
+def pretrain_simulated(experiment: Experiment, folder: Path | None, *, watch: Watch | None = None) -> Tensors:
+    """Pre-train on the simulated cluster; return the weights that the main run starts with."""
+    pretraining = Pretraining(experiment)
+    for stage in range(pretraining.stages):
+        job = pretraining.job(stage)
+        place = None if folder is None else folder / "pretrain" / str(stage + 1)
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+        record = Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.spans)
+
+        def make(runtime: Runtime, job: Job = job) -> Training:
+            training = job.training(runtime)
+            if watch is not None:
+                watch(training)
+            return training
+
+        outcome = simulate(
+            make,
+            experiment.cluster,
+            learners=experiment.learners,
+            servers=job.strategy.servers,
+            seed=experiment.seed,
+            record=record,
+        )
+        first = next(training for training in outcome.trainings if not training.me.serves)
+        first.me.load(outcome.consensus)
+        pretraining.absorb(stage, first.me.module)
+        about = _about(pretraining, stage, first, outcome.seconds, "virtual")
+        if folder is not None:
+            pretraining.save(folder / "pretrain", about)
+    return pretraining.done
+
+
+def train_stage(runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+    """Train one stage on a process of its own; the first learner saves what has been done so far."""
+    from roundelay.experiment import Experiment
+
+    experiment, folder = Experiment.of(settings["experiment"]), Path(settings["folder"]) / "pretrain"
+    torch.set_num_threads(experiment.threads)
+    stage = int(settings["stage"])
+    pretraining = Pretraining(experiment, load_file(folder / "model.safetensors") if stage else None)
+    training = pretraining.job(stage).training(runtime)
+    if watch is not None:
+        watch(training)
+    consensus = runtime.run(training.run())
+    training.me.load(consensus)
+    about = _about(pretraining, stage, training, runtime.now(), "wall")
+    if training.me.number == 0 and not training.me.serves:
+        pretraining.absorb(stage, training.me.module)
+        pretraining.save(folder, about)
+    return about
+
+
+def _about(pretraining: Pretraining, stage: int, training: Training, seconds: float, clock: str) -> dict[str, Any]:
+    """Say what a stage came to."""
+    guarded = getattr(training.me.optimizer, "param_groups", [{}])[0].get("guarded", 0)
+    about = {
+        "kind": pretraining.settings.kind,
+        "stage": stage + 1,
+        "stages": pretraining.stages,
+        "layer": pretraining.chain[stage],
+        "scores": training.scores,
+        "seconds": seconds,
+        "clock": clock,
+        "guarded": guarded,
+    }
+    log.info("pretrain: %s %d of %d: %s", about["kind"], stage + 1, pretraining.stages, training.scores)
+    return about
