@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Cluster", "Compute", "Fault", "Link", "Pauses", "Straggler"]
+__all__ = ["Cluster", "Compute", "Cut", "Fault", "Link", "Pauses", "SlowLink", "Stop", "Straggler"]
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,46 @@ class Straggler:
     factor: float
     begin_seconds: float = 0.0
     end_seconds: float = math.inf
+    announce: bool = False
+    """Write it down when it begins."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A learner that is killed."""
+    """A learner that is killed; a server counts backwards from -1."""
 
     learner: int
     at_seconds: float
+    restart_seconds: float | None = None
+    """Started again so long after, to join the others; by default never."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A learner that stands still for a while."""
+
+    learner: int
+    at_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Learners that reach each other, and for a while nobody else."""
+
+    learners: list[int]
+    at_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A learner whose links are slower for a while."""
+
+    learner: int
+    factor: float
+    begin_seconds: float = 0.0
+    end_seconds: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -87,20 +119,49 @@ class Cluster:
     all_reduce: Literal["ring", "tree"] = "ring"
     model_bytes: float | None = None
     """Let the model count as this large on every link, whatever it is."""
+    verb_seconds: float = 0.0
+    """What a verb takes the learner itself beside the network, whatever it moves: calling a library, waking up."""
+    copy_bandwidth: float = math.inf
+    """Bytes per second at which a learner hands over what a verb moves; it can do nothing else meanwhile."""
     serving_bandwidth: float = 5e9
     """Bytes per second that serving a request gets through."""
     detection_seconds: float = 0.05
     """From a learner's death until the others know."""
     stragglers: list[Straggler] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    slow_links: list[SlowLink] = field(default_factory=list)
+    patience_seconds: float = 30.0
+    """How long a learner may be silent before the others go on without it."""
+    frames: int = 256
+    """In the minibatch that ``compute`` speaks of; for `roundelay plan`."""
+    epoch_seconds: float = 0.0
+    """What an epoch takes beside its minibatches, however many learners; for `roundelay plan`."""
+    source: str = ""
+    """Where the numbers are from."""
 
     def __post_init__(self) -> None:
+        if min(self.verb_seconds, self.epoch_seconds) < 0 or min(self.copy_bandwidth, self.serving_bandwidth) <= 0:
+            raise SettingsError("verb_seconds and epoch_seconds must be at least 0, bandwidths above 0")
+        if self.frames < 1:
+            raise SettingsError(f"frames must be at least 1, not {self.frames}")
         if self.nodes < 1:
             raise SettingsError(f"cluster.nodes must be at least 1, not {self.nodes}")
         if isinstance(self.learners_per_node, list) and len(self.learners_per_node) != self.nodes:
             raise SettingsError(
                 f"cluster.learners_per_node names {len(self.learners_per_node)} nodes, cluster.nodes is {self.nodes}"
             )
+
+    @property
+    def handles(self) -> bool:
+        """Whether a verb costs the learner itself time, beside the network's."""
+        return self.verb_seconds > 0 or self.copy_bandwidth < math.inf
+
+    @property
+    def lossy(self) -> bool:
+        """Whether learners may be lost."""
+        return bool(self.faults or self.stops or self.cuts)
 
     def node_sizes(self, learners: int) -> list[int]:
         """Say how many of ``learners`` go on each node."""

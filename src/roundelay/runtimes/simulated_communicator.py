@@ -74,12 +74,12 @@ class Group:
 
 
 class _Verb(Generic[T]):
-    """A verb under way; awaiting it records how long that took."""
+    """A verb under way; awaiting it records how long that took, the learner's own handling of ``x_bytes`` included."""
 
-    __slots__ = ("comm", "event")
+    __slots__ = ("comm", "event", "x_bytes")
 
-    def __init__(self, comm: SimulatedCommunicator, event: Event[T]) -> None:
-        self.comm, self.event = comm, event
+    def __init__(self, comm: SimulatedCommunicator, event: Event[T], x_bytes: float) -> None:
+        self.comm, self.event, self.x_bytes = comm, event, x_bytes
 
     def __await__(self) -> Generator[Event[Any], None, T]:
         sim, event = self.comm.sim, self.event
@@ -89,9 +89,13 @@ class _Verb(Generic[T]):
         if event.error is not None:
             raise event.error
         end = sim.kernel.now
-        if end > begin:
+        handling = sim.handling(self.x_bytes) if sim.handles and self.comm.size > 1 else 0.0
+        if handling:
+            yield sim.kernel.sleep(handling)
+        if end > begin or handling:
             label = event.label
             moving = min(end - begin, label.seconds) if isinstance(label, _Moving) else 0.0
+            moving, end = moving + handling, sim.kernel.now
             who = sim.seats[self.comm.members[self.comm.rank]].who
             sim.record.span("wait", who, begin, end - moving)
             sim.record.span("communicate", who, end - moving, end)
@@ -132,7 +136,7 @@ class SimulatedCommunicator:
             self.members[to],
             lambda: None if box.done else sim.kernel.happen(box, copy),
         )
-        return _Verb(self, self._box(of, self.rank, self._next(self._received, of)))
+        return _Verb(self, self._box(of, self.rank, self._next(self._received, of)), x.nbytes)
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to`` serve our ``x``."""
@@ -140,7 +144,7 @@ class SimulatedCommunicator:
         answer: Event[Tensor] = Event(_Moving("the answer", 0, self, to))
         self.sim.pending[answer] = None
         _Request(self, x.clone(), to, answer)
-        return _Verb(self, answer)
+        return _Verb(self, answer, x.nbytes)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Make the communicator of the group we are in."""
@@ -175,7 +179,7 @@ class SimulatedCommunicator:
                 made.done.label.seconds = moving  # type: ignore[attr-defined]  # a _Moving
             sim.count_collective(verb, sizes, self.members)
             sim.kernel.after(seconds, lambda: deliver(calls))
-        return _Verb(self, call.done)
+        return _Verb(self, call.done, x.nbytes)
 
     def _mean(self, calls: list[_Call]) -> None:
         if calls[0].done.done:  # the epoch ended meanwhile

@@ -54,6 +54,7 @@ class Simulation(Roster):
         self.learners, self.seed = learners, seed
         self.network = Network(self.kernel, cluster, cluster.places(learners, servers))
         self.counts: dict[str, int] = {}
+        self.handles = cluster.handles
         self.mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None] = mean_of
         self.log: list[tuple[str, int, int]] | None = None
         self.orders: dict[int, KeptOrder] = {}  # of seats that keep to a recorded order
@@ -81,6 +82,12 @@ class Simulation(Roster):
         """Charge the network for a message."""
         self.record.add(self.seats[source].who, "bytes", x_bytes * self.network.scale)
         return self.network.transfer(x_bytes, source, target, arrived)
+
+    def handling(self, x_bytes: float) -> float:
+        """Return the seconds that a learner is busy itself with a verb."""
+        if self.network.still:
+            return 0.0
+        return self.cluster.verb_seconds + x_bytes * self.network.scale / self.cluster.copy_bandwidth
 
     def count_collective(self, verb: str, sizes: Sequence[int], members: Sequence[int]) -> None:
         """Count what a collective makes each member send, by the ring algorithm."""
