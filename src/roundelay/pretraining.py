@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -38,6 +39,7 @@ __all__ = [
     "PretrainSettings",
     "Pretraining",
     "is_complete",
+    "is_wanted",
     "pretrain_simulated",
     "pretrained",
     "start_simulated",
@@ -69,6 +71,8 @@ class PretrainSettings:
     l2: float = 2e-4
     deviation: float = 0.1
     """Of an RBM's first weights."""
+    weights: str | None = None
+    """A file pre-trained before, ``pretrain/model.safetensors`` of another run, to take in place of all that."""
     normalise: bool = True
     """Train the first RBM on inputs of zero mean and unit variance, and fold that into its layer afterwards."""
 
@@ -135,7 +139,8 @@ class Pretraining:
         """Make what a learner trains by in a stage, from 0."""
         return self._rbm_job(stage) if self.settings.kind == "rbm" else self._shallow_job(stage)
 
-    def _budget(self, stage: int) -> Budget:
+    def budget(self, stage: int) -> Budget:
+        """Count the minibatches of a stage."""
         per_epoch = self.task.per_epoch
         shards = self.experiment.learners if self.experiment.budget.shards == "private" else None
         return Budget(per_epoch, max(1, round(self.settings.epochs_of(stage) * per_epoch)), shards=shards)
@@ -157,7 +162,7 @@ class Pretraining:
         return Job(
             task,
             self.experiment.strategy,
-            self._budget(stage),
+            self.budget(stage),
             optimizer,
             schedule=lambda: settings.momentum,
             seed=seed,
@@ -171,11 +176,40 @@ class Pretraining:
         return Job(
             Shallow(self.task, self.chain, stage + 1, self.done, seed=experiment.seed + stage),
             experiment.strategy,
-            self._budget(stage),
+            self.budget(stage),
             experiment.make_preconditioned,
             clip=experiment.clip,
             seed=experiment.seed + stage,
         )
+
+    def simulate(self, stage: int, folder: Path | None, *, watch: Watch | None = None) -> dict[str, Any]:
+        """Run a stage on the experiment's simulated cluster, and absorb it; return what it came to."""
+        job, experiment = self.job(stage), self.experiment
+        place = None if folder is None else folder / "pretrain" / str(stage + 1)
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+
+        def make(runtime: Runtime) -> Training:
+            training = job.training(runtime)
+            if watch is not None:
+                watch(training)
+            return training
+
+        outcome = simulate(
+            make,
+            experiment.cluster,
+            learners=experiment.learners,
+            servers=job.strategy.servers,
+            seed=experiment.seed,
+            record=Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.spans),
+        )
+        first = next(training for training in outcome.trainings if not training.me.serves)
+        first.me.load(outcome.consensus)
+        self.absorb(stage, first.me.module)
+        about = _about(self, stage, first, outcome.seconds, "virtual")
+        if folder is not None:
+            self.save(folder / "pretrain", about)
+        return about
 
     def absorb(self, stage: int, module: nn.Module) -> None:
         """Take over what a stage has trained: its module with the consensus weights."""
@@ -203,56 +237,48 @@ def is_complete(folder: Path) -> bool:
     return bool(about["stage"] == about["stages"])
 
 
+def is_wanted(experiment: Experiment, folder: Path) -> bool:
+    """Tell whether a run is still to be pre-trained."""
+    return experiment.pretrain is not None and experiment.pretrain.weights is None and not is_complete(folder)
+
+
 def pretrained(experiment: Experiment, folder: Path | None) -> Tensors | None:
     """Return the weights that a run starts with, where its experiment asks for pre-training."""
     if experiment.pretrain is None:
         return None
+    if experiment.pretrain.weights is not None:
+        return _read(Path(experiment.pretrain.weights))
     if folder is None or not is_complete(folder):
         where = folder or "a run without a folder"
-        raise CheckpointError(f"{where}: is not pre-trained yet; 'roundelay train' on one host does that first")
-    return load_file(folder / "pretrain" / "model.safetensors")
+        raise CheckpointError(
+            f"{where}: is not pre-trained yet, which 'roundelay train' does where it starts the learners itself; "
+            "elsewhere give pretrain.weights, the pretrain/model.safetensors of a run that was"
+        )
+    return _read(folder / "pretrain" / "model.safetensors")
 
 
-def start_simulated(experiment: Experiment, folder: Path | None) -> Tensors:
+def _read(path: Path) -> Tensors:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"pretrain.weights: {path}: {error}") from error
+
+
+def start_simulated(experiment: Experiment, folder: Path | None) -> Tensors | None:
     """Return the weights that a simulated run starts with, pre-trained now where they are not yet."""
-    if folder is not None and is_complete(folder):
-        return load_file(folder / "pretrain" / "model.safetensors")
+    if experiment.pretrain is None or experiment.pretrain.weights or (folder is not None and is_complete(folder)):
+        return pretrained(experiment, folder)
     return pretrain_simulated(experiment, folder)
 
 
 # -- where stages run -------------------------------------------------------------------------------------------------
 
 
-def pretrain_simulated(experiment: Experiment, folder: Path | None, *, watch: Watch | None = None) -> Tensors:
+def pretrain_simulated(experiment: Experiment, folder: Path | None) -> Tensors:
     """Pre-train on the simulated cluster; return the weights that the main run starts with."""
     pretraining = Pretraining(experiment)
     for stage in range(pretraining.stages):
-        job = pretraining.job(stage)
-        place = None if folder is None else folder / "pretrain" / str(stage + 1)
-        if place is not None:
-            place.mkdir(parents=True, exist_ok=True)
-        record = Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.spans)
-
-        def make(runtime: Runtime, job: Job = job) -> Training:
-            training = job.training(runtime)
-            if watch is not None:
-                watch(training)
-            return training
-
-        outcome = simulate(
-            make,
-            experiment.cluster,
-            learners=experiment.learners,
-            servers=job.strategy.servers,
-            seed=experiment.seed,
-            record=record,
-        )
-        first = next(training for training in outcome.trainings if not training.me.serves)
-        first.me.load(outcome.consensus)
-        pretraining.absorb(stage, first.me.module)
-        about = _about(pretraining, stage, first, outcome.seconds, "virtual")
-        if folder is not None:
-            pretraining.save(folder / "pretrain", about)
+        pretraining.simulate(stage, folder)
     return pretraining.done
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from roundelay import config
+from roundelay.cli.pretraining import pretrain, pretrain_on_simulator
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment, assign
 from roundelay.run import RunFolder
@@ -157,6 +158,7 @@ def _on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) ->
     from roundelay.train import train_simulated
 
     folder, total = _start(experiment, out, "simulator", as_json=options["as_json"])
+    pretrain_on_simulator(experiment, out, as_json=options["as_json"])
     with Display(total) as display:
         return train_simulated(experiment, folder, shuffle=options["shuffle_ties"], watch=display.watch)
 
@@ -210,6 +212,12 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
             f"--hosts {options['hosts']}: also give --rendezvous HOST:PORT, an address of the first host"
         )
     folder, total = _start(experiment, out, "processes", as_json=options["as_json"])
+    size = experiment.learners + servers
+
+    def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
+        return launch.run(entry, given, size=size, folder=place, options=settings, hosts=hosts)
+
+    pretrain(experiment, out, launch_stage, as_json=options["as_json"])
     try:
         results = launch.run(
             "roundelay.cli.train:learner",
@@ -261,6 +269,12 @@ def _on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[
     if mpi.under_mpi():
         return _as_rank(experiment, out, slow, as_json=options["as_json"])
     folder, total = _start(experiment, out, "mpi", as_json=options["as_json"])
+    size, threads = experiment.learners + servers, experiment.threads
+
+    def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
+        return mpi_launch.run(entry, given, size=size, folder=place, threads=threads, spans=spans, slow=slow)
+
+    pretrain(experiment, out, launch_stage, as_json=options["as_json"])
     results = mpi_launch.run(
         "roundelay.cli.train:learner",
         _job(experiment, out, total),
