@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,8 @@ from roundelay.runtimes.cluster import Cluster, Link
 from roundelay.runtimes.kernel import Kernel
 
 __all__ = ["Network"]
+
+MOMENT = 1e-9  # what is left of a cut by rounding
 
 
 class _Port:
@@ -46,7 +49,8 @@ class Network:
 
     def cut_for(self, seat: int) -> float:
         """Return for how many more seconds a seat is cut off."""
-        return max(0.0, self._cut.get(seat, 0.0) - self.kernel.now) if self._cut else 0.0
+        left = self._cut.get(seat, 0.0) - self.kernel.now if self._cut else 0.0
+        return left if left > MOMENT else 0.0
 
     def slow(self, seat: int, factor: float, until: float) -> None:
         """Make a seat's links so many times slower until then."""
@@ -65,7 +69,7 @@ class Network:
         if self._cut or self._slow:
             blocked, slower = self._disturbance((source, target))
             if blocked:
-                kernel.after(blocked, lambda: None if self.transfer(x_bytes, source, target, arrived) else None)
+                kernel.after(blocked, functools.partial(self._pass, x_bytes, source, target, arrived))
                 return blocked
         if self.still or source == target:
             kernel.after(0.0, arrived)
@@ -90,6 +94,9 @@ class Network:
         else:
             leave()
         return seconds + link.latency_seconds
+
+    def _pass(self, x_bytes: float, source: int, target: int, arrived: Callable[[], None]) -> None:
+        self.transfer(x_bytes, source, target, arrived)
 
     def collective(self, verb: str, x_bytes: float, members: tuple[int, ...]) -> tuple[float, float]:
         """Start a collective of all ``members`` now; return in how many seconds it is done, and how many it moves."""

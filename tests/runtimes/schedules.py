@@ -1,0 +1,224 @@
+"""Seeded schedules of kills, restarts, pauses, cuts and slow links in the simulator, and what must hold after each.
+
+A schedule is all in its seed: ``check("bmuf", 17)`` does the same each time, to the byte of its record.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roundelay.budget import Budget
+from roundelay.errors import Deadlock, SettingsError
+from roundelay.job import Job
+from roundelay.learner import Learner
+from roundelay.record import Record
+from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Link, SlowLink, Stop, Straggler
+from roundelay.runtimes.simulation import SimulatedRuntime, simulate
+from roundelay.strategies import STRATEGIES
+from roundelay.strategy import Strategy
+from roundelay.task import Scores, Task
+from roundelay.training import Training
+
+LIMIT_SECONDS = 1000.0  # of virtual time; a run takes about three
+SETTINGS: dict[str, dict[str, Any]] = {
+    "asgd-updates": {"period": 3, "rate": 1.0},
+    "averaging": {"period": 3},
+    "bmuf": {"block": 3, "momentum": 0.3},
+    "diloco": {"block": 3, "momentum": 0.3},
+    "easgd": {"period": 2},
+    "easgd-synchronous": {"period": 2},
+    "gossip-pga": {"period": 3},
+    "slowmo": {"period": 3, "momentum": 0.3},
+}
+"""What differs from the defaults: that blocks end often."""
+
+
+class Pull(Task):
+    """Each minibatch pulls four weights towards 1; its gradient takes no time to speak of."""
+
+    nominal_frames, held_out = 4, 2
+
+    def __init__(self, per_epoch: int) -> None:
+        self.per_epoch = per_epoch
+
+    def module(self) -> nn.Module:
+        module = nn.Linear(3, 1)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.zero_()
+        return module
+
+    def frames(self, epoch: int, index: int) -> int:
+        return 4 if index % 7 else 3
+
+    def load(self, epoch: int, index: int) -> float:
+        return 1.0
+
+    def gradient(self, me: Learner, batch: float) -> float:
+        torch.sub(me.seen, batch, out=me.grad)
+        return float(me.grad[:3].square().sum())
+
+    def score(self, module: nn.Module, index: int) -> Scores:
+        loss = sum(float((parameter - 1.0).square().sum()) for parameter in module.parameters())
+        return {"loss": loss, "frames": 1.0}
+
+
+@dataclass
+class Schedule:
+    """What a seed means."""
+
+    learners: int
+    minibatches: int
+    cluster: Cluster
+    budget: dict[str, Any]
+
+
+@dataclass
+class Told:
+    """What came of it."""
+
+    events: list[dict[str, Any]]
+    seconds: float
+    loss: float
+    fired: int
+    counts: Counter[int]
+    unsafe: list[tuple[float, int]] = field(default_factory=list)
+    """When a learner was lost, and a minibatch that it had trained and not put down as safe."""
+
+    def count(self, event: str) -> int:
+        return sum(line["event"] == event for line in self.events)
+
+
+def draw(name: str, seed: int) -> Schedule:
+    """Draw a schedule; so many ranks as the strategy needs to go on are left in peace."""
+    rng = random.Random(f"{name} {seed}")
+    strategy = make_strategy(name)
+    learners = _fitting(strategy, rng.randint(3, 6))
+    minibatches = rng.randint(40, 90)
+    everyone = list(range(-strategy.servers, learners))
+    peaceful = set(rng.sample(everyone, strategy.servers + 1))
+    victims = [learner for learner in everyone if learner not in peaceful]
+    horizon = 0.1 * minibatches / learners
+    faults, stops, cuts, slow_links, stragglers = [], [], [], [], []
+    for _ in range(rng.randint(1, 5)):
+        victim, at = rng.choice(victims), rng.uniform(0.0, horizon)
+        what = rng.choice(["kill", "kill", "stop", "cut", "link", "slow"])
+        if what == "kill":
+            again = rng.uniform(0.0, horizon / 2) if rng.random() < 0.7 else None
+            faults.append(Fault(victim, at, again))
+        elif what == "stop":
+            stops.append(Stop(victim, at, rng.uniform(0.0, horizon)))
+        elif what == "cut":
+            cuts.append(Cut(sorted(rng.sample(victims, rng.randint(1, len(victims)))), at, rng.uniform(0.0, horizon)))
+        elif what == "link":
+            slow_links.append(SlowLink(victim, rng.choice([2.0, 30.0]), at, at + rng.uniform(0.0, horizon)))
+        else:
+            stragglers.append(Straggler(victim, rng.choice([2.0, 5.0]), at, announce=True))
+    if not (faults or stops or cuts):
+        faults.append(Fault(rng.choice(victims), rng.uniform(0.0, horizon)))
+    cluster = Cluster(
+        inside=Link(rng.choice([0.0, 1e-4, 0.02]), rng.choice([1e10, 1e3])),
+        compute=Compute(seconds=0.1, jitter=rng.choice([0.0, 0.3])),
+        detection_seconds=rng.choice([0.0, 0.01, 0.1]),
+        patience_seconds=rng.choice([0.05, 0.3, 1.0]),
+        stragglers=stragglers, faults=faults, stops=stops, cuts=cuts, slow_links=slow_links,
+    )  # fmt: skip
+    budget = {
+        "evaluate_every": rng.choice([None, 17]),
+        "warmup": rng.choice([0, 0, 0, 13]),
+        "shards": rng.choice([None, None, None, learners]),
+    }
+    return Schedule(learners, minibatches, cluster, budget)
+
+
+def run(name: str, seed: int) -> Told:
+    """Train through a schedule."""
+    schedule, strategy = draw(name, seed), make_strategy(name)
+    task = Pull(max(20, schedule.minibatches // 2))
+    budget = Budget(task.per_epoch, schedule.minibatches, **schedule.budget)
+    job = Job(task, strategy, budget, lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.2), debug=True)
+    text, unsafe, trainings = io.StringIO(), list[tuple[float, int]](), dict[int, Training]()
+
+    def make(runtime: SimulatedRuntime) -> Training:
+        if not trainings:
+            _watch(runtime, trainings, unsafe)
+        runtime.stand_still = lambda *, still: None  # type: ignore[method-assign, misc]  # faults inside meetings, too
+        trainings[runtime.seat] = job.training(runtime)
+        return trainings[runtime.seat]
+
+    record = Record(text, clock="virtual", spans=0)
+    outcome = simulate(
+        make, schedule.cluster, learners=schedule.learners, servers=strategy.servers, seed=seed, record=record,
+        shuffle=seed if seed % 2 else None,
+    )  # fmt: skip
+    events = [json.loads(line) for line in text.getvalue().splitlines()]
+    counts = Counter(line["minibatch"] for line in events if line["event"] == "step")
+    _check_agreement(outcome.finished, outcome.consensus)
+    loss = float((outcome.consensus[:3] - 1.0).square().mean())
+    return Told(events, outcome.seconds, loss, len(outcome.fired), counts, unsafe)
+
+
+def check(name: str, seed: int) -> Told:
+    """See that all went well: nothing hung, no minibatch was lost or trained too often, the model has learnt."""
+    told, schedule = run(name, seed), draw(name, seed)
+    missing = set(range(schedule.minibatches)) - set(told.counts)
+    assert not missing, f"{name}, seed {seed}: {sorted(missing)} were never trained"
+    losses = sum(isinstance(line.get("what"), str) and line["what"] in ("kill", "stop", "cut") for line in told.events)
+    assert max(told.counts.values()) <= 1 + max(1, losses), f"{name}, seed {seed}: trained too often"
+    for when, number in told.unsafe:
+        again = any(
+            line["event"] == "step" and line["minibatch"] == number and line["time"] >= when for line in told.events
+        )
+        assert again, f"{name}, seed {seed}: minibatch {number} went with the learner lost at {when:.3f} s"
+    assert math.isfinite(told.loss), f"{name}, seed {seed}"
+    assert told.loss < 0.9, f"{name}, seed {seed}: the loss is {told.loss}"
+    return told
+
+
+def make_strategy(name: str) -> Strategy:
+    """Make a strategy of the registry, with blocks that end often."""
+    return STRATEGIES[name](**SETTINGS.get(name, {}))
+
+
+def _watch(runtime: SimulatedRuntime, trainings: dict[int, Training], unsafe: list[tuple[float, int]]) -> None:
+    """Take note of what each learner that is lost takes with it, and end what does not end."""
+    sim, lose = runtime.sim, runtime.sim._lose
+
+    def noted(seat: int, why: str) -> None:
+        if seat in sim.alive and not sim.finished:
+            ledger = trainings[seat].ledger
+            unsafe.extend((sim.kernel.now, number) for number in ledger.trained[ledger.safe :])
+        lose(seat, why)
+
+    def check_end() -> None:
+        if not sim.finished:
+            raise Deadlock(f"still training after {LIMIT_SECONDS:g} s of virtual time")
+
+    sim._lose = noted  # type: ignore[method-assign]  # to see what is lost
+    sim.kernel.after(LIMIT_SECONDS, check_end)
+
+
+def _check_agreement(finished: list[Training], consensus: Tensor) -> None:
+    sizes = {training.world.size for training in finished if training.epoch == finished[0].epoch}
+    assert len(sizes) == 1
+    assert bool(torch.isfinite(consensus).all())
+
+
+def _fitting(strategy: Strategy, learners: int) -> int:
+    while learners > 2:
+        try:
+            strategy.check(learners)
+        except SettingsError:
+            learners -= 1
+        else:
+            break
+    return learners
