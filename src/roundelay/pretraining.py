@@ -315,5 +315,5 @@ def _about(pretraining: Pretraining, stage: int, training: Training, seconds: fl
         "clock": clock,
         "guarded": guarded,
     }
-    log.info("pretrain: %s %d of %d: %s", about["kind"], stage + 1, pretraining.stages, training.scores)
+    log.debug("pretrain: %s %d of %d: %s", about["kind"], stage + 1, pretraining.stages, training.scores)
     return about
