@@ -14,7 +14,9 @@ from torch import nn
 
 from roundelay import config
 from roundelay.budget import Budget
+from roundelay.checkpoint import CheckpointSettings
 from roundelay.errors import SettingsError, suggest
+from roundelay.guarding import GuardSettings
 from roundelay.job import Job
 from roundelay.keeping import KeepSettings
 from roundelay.optim.natural_gradient import NaturalGradientSettings, precondition
@@ -94,6 +96,8 @@ class Experiment:
     cluster: Cluster = field(default_factory=Cluster)
     record: RecordSettings = field(default_factory=RecordSettings)
     keep: KeepSettings = field(default_factory=KeepSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    guard: GuardSettings = field(default_factory=GuardSettings)
     learners: int = 1
     threads: int = 1
     clip: float | None = None
@@ -173,7 +177,9 @@ class Experiment:
         if total is None:
             total = round((1.0 if settings.epochs is None else settings.epochs) * task.per_epoch)
         shards = self.learners if settings.shards == "private" else None
-        return Budget(task.per_epoch, total, settings.evaluate_every, settings.warmup, shards)
+        frames = self.checkpoint.every_frames
+        saves = max(1, frames // task.nominal_frames) if frames is not None else None
+        return Budget(task.per_epoch, total, settings.evaluate_every, settings.warmup, shards, saves)
 
     def make_schedule(self) -> ScheduleBase | None:
         """Make the schedule, which stops early if the experiment asks for it."""
@@ -196,6 +202,8 @@ class Experiment:
             clip=self.clip,
             seed=self.seed,
             debug=self.debug,
+            checkpoint=self.checkpoint,
+            guard=self.guard,
         )
 
     def plain(self) -> dict[str, Any]:

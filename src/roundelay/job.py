@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from roundelay.budget import Budget
 from roundelay.checkpoint import CheckpointSettings, Saver
 from roundelay.errors import CheckpointError
+from roundelay.guarding import GuardSettings
 from roundelay.learner import Learner
 from roundelay.order import Order
 from roundelay.runtime import Runtime
@@ -40,6 +41,9 @@ class Job:
     checkpoint: CheckpointSettings | None = None
     saver: Saver | None = None
     """Given with a run's folder, as a rule; shared by all learners of a process."""
+    guard: GuardSettings | None = None
+    lower: float = 1.0
+    """A factor of the learning rate on top of the checkpoint's, where the run is rolled back."""
     start: dict[str, Tensor] | None = None
     """Pre-trained weights, by their names in the module."""
 
@@ -66,6 +70,7 @@ class Job:
             order=order,
         )
         training.checkpoint, training.saver = self.checkpoint, self.saver
+        training.guard, training.lower = self.guard, self.lower
         return training
 
 

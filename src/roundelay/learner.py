@@ -164,6 +164,11 @@ class Learner:
             torch.sub(self.seen[self.tail :], self._before, out=self._grad[self.tail :])
             self.seen[self.tail :].copy_(self._before)
 
+    def drop(self) -> None:
+        """Take part with weight 0 after all, as if there had been no minibatch."""
+        self.frames = 0
+        self.grad.zero_()
+
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
         """Take one step of the optimizer on ``weights`` along ``grad``, which it may change.
 

@@ -12,7 +12,7 @@ from roundelay.checkpoint import Snapshot, choose
 from roundelay.meeting import first_cut, gather_json
 from roundelay.merging import make_plan
 from roundelay.runtime import View
-from roundelay.snapshot import put_back, put_back_strategy, put_back_weights
+from roundelay.snapshot import put_back, put_back_keepers, put_back_strategy, put_back_weights
 
 if TYPE_CHECKING:
     from roundelay.training import Training
@@ -42,6 +42,7 @@ def plan_start(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[s
 def start_over(training: Training) -> None:
     """Begin at the beginning, and forget what a run that never came to a whole checkpoint has left."""
     first_cut(training, 0)
+    training.me.cut = training.lower
     if training.saver is None:
         return
     if training.runtime.clock == "wall" or training.world.rank == 0:  # a simulated cluster has one record
@@ -78,12 +79,16 @@ async def resume(training: Training, view: View) -> None:
             runtime.restore(part.state["runtime"])
         runtime.restore({"now": told["now"]})
         training.scores, training.loss = told["scores"], told["loss"]
+        if parts:
+            put_back_keepers(training.me, parts[0])
     training.began = training.saved = runtime.now()
     if view.rank == 0:
         for line in view.plan["damaged"]:
             logger.warning("%s; going on from the checkpoint before it, at minibatch %d", line, position)
             runtime.record.write("damaged", training.who, runtime.now(), what=line)
-        runtime.record.write("resumed", training.who, runtime.now(), minibatch=position, size=view.size, of=size)
+        runtime.record.write(
+            "resumed", training.who, runtime.now(), minibatch=position, size=view.size, of=size, rate=training.me.cut
+        )
     await world.mean(torch.zeros(1))
     runtime.stand_still(still=False)
 

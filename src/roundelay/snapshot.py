@@ -19,7 +19,7 @@ from roundelay.strategy import Strategy
 if TYPE_CHECKING:
     from roundelay.training import Training
 
-__all__ = ["put_back", "put_back_strategy", "put_back_weights", "take"]
+__all__ = ["put_back", "put_back_keepers", "put_back_strategy", "put_back_weights", "take"]
 
 Tensors = dict[str, Tensor]
 Values = dict[str, Any]
@@ -75,11 +75,7 @@ def put_back_weights(me: Learner, snapshots: list[Snapshot]) -> None:
 def put_back(training: Training, snapshot: Snapshot) -> None:
     """Put everything back but weights and strategy, which come first: numbers, generators, the clock, the record."""
     me, state = training.me, snapshot.state
-    for name, keeper in me.keepers.items():
-        prefix = f"keeper.{name}."
-        keeper.load_state_dict(
-            {key.removeprefix(prefix): x for key, x in snapshot.tensors.items() if key.startswith(prefix)}
-        )
+    put_back_keepers(me, snapshot)
     me.figures = [(name, value) for name, value in state["figures"]]
     me.moved, training.conserved = state["moved"], state["start"]
     training.scores, training.loss = state["scores"], state["loss"]
@@ -87,6 +83,15 @@ def put_back(training: Training, snapshot: Snapshot) -> None:
         training.order.tokens[:] = state.get("order", "").split()
     _put_back_random(snapshot)
     training.runtime.restore(state["runtime"])
+
+
+def put_back_keepers(me: Learner, snapshot: Snapshot) -> None:
+    """Put back the state of all that is registered with the learner."""
+    for name, keeper in me.keepers.items():
+        prefix = f"keeper.{name}."
+        keeper.load_state_dict(
+            {key.removeprefix(prefix): x for key, x in snapshot.tensors.items() if key.startswith(prefix)}
+        )
 
 
 # -- the strategy -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from torch import Tensor
 from roundelay.budget import Budget, Claim, Claims
 from roundelay.checkpoint import CheckpointSettings, Saver
 from roundelay.communicator import Communicator
-from roundelay.errors import LearnerLost, NumericalError, SettingsError
+from roundelay.errors import LearnerLost, SettingsError
+from roundelay.guarding import GuardSettings, check_gradient
 from roundelay.learner import Learner
 from roundelay.ledger import Ledger
 from roundelay.meeting import check_finite, decide, evaluate_consensus, save
@@ -68,6 +69,8 @@ class Training:
         self.checkpoint: CheckpointSettings | None = None  # how often to save
         self.saver: Saver | None = None  # what saves
         self.saved = self.began = 0.0  # when the last checkpoint was made, and when this stretch began
+        self.guard: GuardSettings | None = None  # against what is not finite; by default the run stops
+        self.skipped = 0  # minibatches in a row
         self.lower = 1.0  # a factor of the learning rate on top of the checkpoint's, where we are rolled back to one
         self.ledger = Ledger(runtime)
         self.world: Communicator
@@ -238,7 +241,8 @@ class Training:
         if claim.number is not None:
             self.ledger.finished(claim.number)
             self.loss = loss
-            self._write_step(claim.number, loss)
+            if not self.skipped:
+                self._write_step(claim.number, loss)
         if self.on_step is not None:
             self.on_step(self)
 
@@ -309,17 +313,17 @@ class Gradient:
     def run(self, ready: Callable[[slice], None] | None) -> None:
         """Take the gradient; an idle learner's is zero."""
         training, me = self.training, self.training.me
-        finish = me.announce(self.parts, ready) if ready is not None and self.parts else None
+        skips = training.guard is not None and training.guard.nonfinite == "skip"  # then parts are final in the end
+        finish = me.announce(self.parts, ready) if ready is not None and self.parts and not skips else None
         if self.number is not None:
             epoch, index = training.budget.place(self.number)
             seed_minibatch(training.seed, epoch, index)
             self.loss = training.task.gradient(me, training.task.load(epoch, index))
-            if not math.isfinite(self.loss):
-                where = training.task.where(epoch, index)
-                raise NumericalError(
-                    f"{training.who}: the loss is {self.loss} at minibatch {index} of epoch {epoch}"
-                    + (f" ({where})" if where else "")
-                )
             me.collect()
+            if not check_gradient(training, epoch, index, self.loss):
+                me.drop()
         if finish is not None:
             finish()
+        elif ready is not None and skips:
+            for part in self.parts:
+                ready(part)
