@@ -15,12 +15,12 @@ MOMENT = 1e-9  # what is left of a cut by rounding
 
 
 class _Port:
-    """One direction of a link: busy until ``free``."""
+    """One direction of a link: busy until ``free``, and for ``busy`` seconds so far, ``latent`` of them for latency."""
 
-    __slots__ = ("free",)
+    __slots__ = ("busy", "free", "latent")
 
     def __init__(self) -> None:
-        self.free = 0.0
+        self.free = self.busy = self.latent = 0.0
 
 
 class Network:
@@ -85,10 +85,12 @@ class Network:
             """Begin to arrive, at the moment at which the first byte leaves."""
             begin = max(kernel.now, way_in.free)
             way_in.free = begin + seconds
+            way_in.busy += seconds
             kernel.after(begin + seconds + slower * link.latency_seconds - kernel.now, arrived)
 
         begin = max(kernel.now, way_out.free)
         way_out.free = begin + seconds
+        way_out.busy += seconds
         if begin > kernel.now:
             kernel.after(begin - kernel.now, leave)
         else:
@@ -109,17 +111,28 @@ class Network:
         whole = x_bytes * self.scale / link.bandwidth
         rounds = math.ceil(math.log2(size))
         if verb == "broadcast":
-            seconds = rounds * (link.latency_seconds + whole)
+            hops, seconds = rounds, rounds * (link.latency_seconds + whole)
         elif verb == "gather":
-            seconds = (size - 1) * (link.latency_seconds + whole)
+            hops, seconds = size - 1, (size - 1) * (link.latency_seconds + whole)
         elif self.cluster.all_reduce == "tree":
-            seconds = 2 * rounds * (link.latency_seconds + whole)
+            hops, seconds = 2 * rounds, 2 * rounds * (link.latency_seconds + whole)
         else:
-            seconds = 2 * (size - 1) * (link.latency_seconds + whole / size)
+            hops, seconds = 2 * (size - 1), 2 * (size - 1) * (link.latency_seconds + whole / size)
         begin, seconds = max(self.kernel.now + blocked, max(port.free for port in ports)), slower * seconds
+        latent = slower * hops * link.latency_seconds
         for port in ports:
             port.free = begin + seconds
+            port.busy += seconds
+            port.latent += latent
         return begin + seconds - self.kernel.now, seconds
+
+    def used(self) -> dict[str, list[tuple[float, float]]]:
+        """Return for how long the busier way of each link was in use so far, and how much of that was latency.
+
+        By ``inside``, of each rank's link in its node, and ``between``, of each node's link to the others.
+        """
+        links = {"inside": self._learners, "between": [self._nodes[home] for home in sorted(self._nodes)]}
+        return {name: [max((p.busy, p.latent) for p in ports) for ports in both] for name, both in links.items()}
 
     def capture(self) -> list[float]:
         """Return until when each way is busy."""

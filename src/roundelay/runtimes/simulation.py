@@ -112,6 +112,7 @@ class SimulatedRuntime:
         self.seats = len(sim.seats)
         self.lossy = sim.cluster.lossy
         self.durations = sim.cluster.durations(seat - sim.servers, sim.seed)
+        self._epoch = -1
 
     def now(self) -> float:
         """Return virtual seconds."""
@@ -119,7 +120,9 @@ class SimulatedRuntime:
 
     async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
         """Wait for all who are alive."""
-        return await self.sim.arrive(self.seat, me, report, resolve)
+        view = await self.sim.arrive(self.seat, me, report, resolve)
+        self._epoch = view.epoch
+        return view
 
     def open(self, me: Learner, strategy: Strategy) -> None:
         """Let requests in."""
@@ -133,6 +136,8 @@ class SimulatedRuntime:
 
     def count(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a common number; asking costs no virtual time."""
+        if self.sim.over or self._epoch != self.sim.epoch:
+            raise LearnerLost(self.sim.why)
         event: Event[int] = Event(key)
         cut = self.sim.network.cut_for(self.seat)
         if cut:
@@ -233,14 +238,22 @@ def simulate(
 
 
 def time_only(
-    strategy: Strategy, cluster: Cluster, *, learners: int, steps: int, frames: int = 256, seed: int = 0
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    learners: int,
+    steps: int,
+    frames: int = 256,
+    seed: int = 0,
+    record: Tally | None = None,
 ) -> Outcome:
     """Let ``strategy`` run on ``learners`` learners for what it costs in time, without a model.
 
     ``cluster.model_bytes`` says how large the model would be; each learner takes about ``steps`` steps.
     """
-    sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=Tally())
-    sim.mean_of = mean_of_stand_ins
+    tally = record if record is not None else Tally()
+    sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=tally)
+    sim.mean_of, tally.links = mean_of_stand_ins, sim.network.used
     budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)
     task = StandInTask(budget.per_epoch, frames)
 

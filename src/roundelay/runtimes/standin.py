@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -17,7 +18,7 @@ from roundelay.learner import Learner
 from roundelay.record import Kind, Record
 from roundelay.task import Scores, Task
 
-__all__ = ["StandIn", "StandInLearner", "StandInTask", "Tally", "mean_of_stand_ins"]
+__all__ = ["Snapshot", "StandIn", "StandInLearner", "StandInTask", "Tally", "mean_of_stand_ins"]
 
 
 class StandIn:
@@ -80,22 +81,39 @@ class StandIn:
         raise TypeError(f"{function} on stand-ins")  # pragma: no cover (torch calls us only with one of ours)
 
 
-class Tally(Record):
-    """A record that keeps only totals, and the times at which steps ended, in their order."""
+@dataclass
+class Snapshot:
+    """What a `Tally` knew when so many steps had ended."""
 
-    def __init__(self) -> None:
+    time: float
+    totals: dict[str, dict[str, float]]
+    links: dict[str, list[tuple[float, float]]]
+
+
+class Tally(Record):
+    """A record that keeps only totals and the times at which steps ended; at some ``marks`` it takes a snapshot."""
+
+    def __init__(self, marks: Sequence[int] = ()) -> None:
         super().__init__(None, clock="virtual")
         self.steps: list[float] = []
+        self.snapshots: list[Snapshot] = []
+        self.links: Callable[[], dict[str, list[tuple[float, float]]]] = dict
+        self._marks = frozenset(marks)
 
     def write(self, event: str, who: str, time: float, **what: Any) -> None:
         """Count the step."""
         if event == "step":
             self.steps.append(time)
+            if len(self.steps) in self._marks:
+                totals = {who: dict(totals) for who, totals in self.totals.items()}
+                self.snapshots.append(Snapshot(time, totals, self.links()))
 
     def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
-        """Add to the total."""
+        """Add to the total, and count."""
         if end > begin:
-            self.totals[who][kind] += end - begin
+            totals = self.totals[who]
+            totals[kind] += end - begin
+            totals[f"{kind} count"] += 1
 
 
 def mean_of_stand_ins(xs: Sequence[Tensor], weights: Sequence[float]) -> Tensor | None:

@@ -1,0 +1,65 @@
+"""What holds a strategy up on a cluster, by name: whichever thing is in use for most of the time."""
+
+from __future__ import annotations
+
+import statistics
+
+from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.standin import Snapshot
+
+__all__ = ["bottlenecks"]
+
+Spent = dict[str, dict[str, float]]
+SLOWER = 1.1  # a learner whose gradients take so many times as long as the median's is slow
+
+
+def bottlenecks(
+    cluster: Cluster, servers: int, seconds: float, spent: Spent, begin: Snapshot, end: Snapshot
+) -> dict[str, float]:
+    """Return the share of ``seconds`` for which each thing that can hold up the others was in use."""
+    busy = _computing(spent, seconds)
+    for kind, own in (("between", "the links between nodes"), ("inside", "the links inside a node")):
+        links = [
+            (now[0] - before[0], now[1] - before[1])
+            for now, before in zip(end.links[kind], begin.links[kind], strict=True)
+        ]
+        mine, others = _of_servers(links, kind, servers, cluster)
+        for name, some in (("the server's link", mine), (own, others)):
+            used, latent = max(some, default=(0.0, 0.0))
+            name = "latency of the all-reduce" if latent > used / 2 else name
+            busy[name] = max(busy.get(name, 0.0), used / seconds)
+    serving = [totals.get("serve", 0.0) for who, totals in spent.items() if who.startswith("server")]
+    if serving:
+        busy["the server's own work"] = max(serving) / seconds
+    waiting = statistics.mean(_share(spent, "wait", seconds))
+    if waiting > max(busy.values()):
+        busy["latency of messages"] = waiting
+    return {name: round(min(share, 1.0), 6) for name, share in busy.items() if share > 0}
+
+
+def _share(spent: Spent, kind: str, seconds: float) -> list[float]:
+    return [totals.get(kind, 0.0) / seconds for who, totals in spent.items() if who.startswith("learner")]
+
+
+def _computing(spent: Spent, seconds: float) -> dict[str, float]:
+    """Return how busy learners are with gradients, and the slowest of them, if there is one."""
+    learners = [totals for who, totals in spent.items() if who.startswith("learner") and totals.get("compute count")]
+    each = sorted((totals["compute"] / totals["compute count"], totals["compute"] / seconds) for totals in learners)
+    if not each:
+        return {"computing": 0.0}
+    typical, slowest = each[len(each) // 2], each[-1]
+    busy = {"computing": statistics.median(share for _, share in each)}
+    if slowest[0] > SLOWER * typical[0] and slowest[1] > SLOWER * busy["computing"]:
+        busy["the slowest learner"] = slowest[1]
+    return busy
+
+
+def _of_servers(
+    links: list[tuple[float, float]], kind: str, servers: int, cluster: Cluster
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Part the links of servers from those of learners: servers come first inside, and last among several nodes."""
+    if not servers:
+        return [], links
+    if kind == "inside":
+        return links[:servers], links[servers:]
+    return (links[-servers:], links[:-servers]) if len(links) > 1 else ([], links)

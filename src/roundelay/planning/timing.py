@@ -1,0 +1,113 @@
+"""How long a strategy's steps take on a cluster, by running the strategy's own file in the simulator."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from roundelay.errors import DataError
+from roundelay.planning.bottleneck import bottlenecks
+from roundelay.record import KINDS
+from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.simulation import time_only
+from roundelay.runtimes.standin import Tally
+from roundelay.strategies.hierarchical import Hierarchical
+from roundelay.strategy import Strategy
+
+__all__ = ["Timing", "fitted", "period_of", "time_strategy"]
+
+FEWEST_STEPS = 4  # in the window that is measured
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A strategy's pace in its steady state, and what is busy meanwhile."""
+
+    learners: int
+    servers: int
+    step_seconds: float
+    """From step to step of one learner, on average."""
+    frames_per_second: float
+    """Of all learners together."""
+    shares: dict[str, float]
+    """Of learners' time, by kind: compute, communicate, wait, serve (beside the others)."""
+    bytes_per_step: float
+    """Sent for a step of one learner, by it, by servers and by those who answer."""
+    busy: dict[str, float]
+    """The share of time for which each thing that can hold up the others is in use, by its name."""
+    bottleneck: str
+    """Of these the busiest, or that nothing is."""
+
+    def epoch_seconds(self, frames: float, fixed: float = 0.0) -> float:
+        """Return how long ``frames`` frames take, with what an epoch costs besides."""
+        return frames / self.frames_per_second + fixed
+
+
+def period_of(strategy: Strategy, frames: int) -> int:
+    """Return after how many steps what a learner does repeats."""
+    inner = strategy.outer if isinstance(strategy, Hierarchical) else strategy
+    for name in ("block", "period", "every"):
+        in_frames = getattr(inner, f"{name}_frames", None)
+        if isinstance(in_frames, int):
+            return -(-in_frames // frames)
+        steps = getattr(inner, name, None)
+        if isinstance(steps, int):
+            return steps
+    return 1
+
+
+def fitted(strategy: Strategy, cluster: Cluster, learners: int) -> Strategy:
+    """Return ``strategy`` as it is used on this cluster: a hierarchical one goes by its nodes."""
+    if isinstance(strategy, Hierarchical):
+        return Hierarchical(outer=strategy.outer, learners_per_node=list(cluster.node_sizes(learners)))
+    return strategy
+
+
+def time_strategy(strategy: Strategy, cluster: Cluster, learners: int, *, seed: int = 0, steps: int = 0) -> Timing:
+    """Simulate ``strategy`` for what it costs in time, leaving out its beginning and its end.
+
+    The window that counts is ``steps`` steps of each learner, rounded up to whole periods of the strategy; by default
+    at least four.  As many come before it, and, where learners go at their own pace, as many after it.
+    """
+    strategy = fitted(strategy, cluster, learners)
+    strategy.check(learners)
+    period = period_of(strategy, cluster.frames)
+    window = period * max(1, -(-max(steps, FEWEST_STEPS) // period))
+    together = len(strategy.pace(learners)) == 1
+    tally = Tally(marks=(learners * window, 2 * learners * window))
+    total = window * (2 if together else 3)
+    time_only(strategy, cluster, learners=learners, steps=total, frames=cluster.frames, seed=seed, record=tally)
+    if len(tally.snapshots) < 2:
+        raise DataError(f"{len(tally.steps)} of {learners * total} steps came about: a plan is for learners that live")
+    return _measure(strategy, cluster, learners, window, tally)
+
+
+def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, tally: Tally) -> Timing:
+    begin, end = tally.snapshots
+    seconds = end.time - begin.time
+    spent = {who: _difference(totals, begin.totals.get(who, {})) for who, totals in end.totals.items()}
+    by_learner = [each for who, each in spent.items() if who.startswith("learner")]
+    shares: dict[str, float] = {
+        kind: sum(each.get(kind, 0.0) for each in by_learner) / (seconds * learners) for kind in KINDS[:4]
+    }
+    busy = bottlenecks(cluster, strategy.servers, seconds, spent, begin, end)
+    busiest = max(busy, key=lambda name: busy[name])
+    return Timing(
+        learners=learners,
+        servers=strategy.servers,
+        step_seconds=seconds / window,
+        frames_per_second=learners * window * cluster.frames / seconds,
+        shares=shares,
+        bytes_per_step=sum(each.get("bytes", 0.0) for each in spent.values()) / (learners * window),
+        busy=busy,
+        bottleneck=busiest,
+    )
+
+
+def _difference(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in now.items()}
+
+
+def doubling(most: int) -> list[int]:
+    """Return 1, 2, 4, … and ``most`` itself."""
+    return sorted({*itertools.takewhile(lambda n: n <= most, (2**k for k in range(32))), most})
