@@ -148,11 +148,10 @@ class Training:
         if servers and warmup:
             me.comm = self.world.split([range(servers), range(servers, self.world.size)])
         me.alias(one=self.world.size == 1 or self.acting.whole)
-        if veteran is None or newcomer:
+        if veteran is None:
             self.acting.setup(me)
-        if veteran is not None:
-            for name in self.acting.shared:
-                await self.world.broadcast(getattr(self.acting, name), root=veteran)
+        else:
+            await self._share(veteran, newcomer=newcomer)
             self.acting.regroup(me)
         if self.acting.remark and self.world.rank == 0:
             self.runtime.record.write("form", self.who, self.runtime.now(), form=self.acting.remark)
@@ -166,6 +165,17 @@ class Training:
             if whole.begin < position < whole.end:
                 before = dataclasses.replace(whole, end=position, evaluate=False, checkpoint=False)
                 self.stretches[index : index + 1] = [before, dataclasses.replace(whole, begin=position)]
+
+    async def _share(self, veteran: int, *, newcomer: bool) -> None:
+        """Hand what ``shared`` names to newcomers; all set up alike, since that may split groups off."""
+        if self.acting.shared:
+            kept = {name: getattr(self.acting, name, None) for name in self.acting.shared} if not newcomer else {}
+            self.acting.setup(self.me)
+            for name in self.acting.shared:
+                if kept.get(name) is not None:  # there is none yet where this one had not come out of the warm-up
+                    setattr(self.acting, name, kept[name])
+                await self.world.broadcast(getattr(self.acting, name), root=veteran)
+            self.me.comm, self.me.stands_for = self.world, 1
 
     def partition(self) -> list[list[int]]:
         """Return the ranks of those who step together, and each server by itself."""

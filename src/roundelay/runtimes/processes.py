@@ -164,6 +164,8 @@ class ProcessRuntime:
         name = f"count/{self._membership.epoch}/{key}"
 
         def add() -> int:
+            if self._session is not None and self._session.over is not None:  # one who asks nobody may not know yet
+                raise LearnerLost(self._session.over)
             begin = self.now()
             with self.baton.down():
                 total = self.store.add(name, amount)
