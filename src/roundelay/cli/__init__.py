@@ -20,9 +20,11 @@ COMMANDS = {
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
     "replay": "Run a recorded asynchronous run again in the simulator.",
     "report": "One page of a study or of runs: tables, plots, a timeline.",
+    "resume": "Go on with a run from its last checkpoint.",
     "strategies": "What strategies there are, a line each, with the paper.",
     "theory": "How fast topologies mix, and the terms that bound AD-PSGD.",
     "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",
+    "watch": "How a run is doing: loss, speed, and what each learner does.",
 }
 """Each command ``x`` is ``command`` in ``roundelay/cli/x.py``; its line here is the help that costs no import."""
 

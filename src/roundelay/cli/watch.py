@@ -1,0 +1,203 @@
+"""``roundelay watch``: how a run is doing, in the terminal, while it runs or afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from roundelay.cli.curves import bar, curve
+from roundelay.live import Follower
+
+__all__ = ["command", "draw"]
+
+EPILOG = """\b
+Examples:
+  roundelay watch runs/tiny
+  roundelay watch runs/tiny --once
+  roundelay watch runs/tiny --tensorboard logs/tiny
+"""
+MOST_LEARNERS = 16  # bars that are drawn; of more, these and a line about the others
+KINDS = {"compute": "green", "communicate": "blue", "wait": "yellow", "serve": "magenta", "evaluate": "cyan"}
+LETTERS = {"compute": "█", "communicate": "▓", "wait": "░", "serve": "▒", "evaluate": "▚"}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Show what there is and end, also if the run goes on.")
+@click.option("--interval", type=float, default=0.5, show_default=True, help="Seconds between two looks.")
+@click.option("--tensorboard", type=click.Path(path_type=Path), metavar="DIR", help="Write logs for TensorBoard.")
+@click.option("--json", "as_json", is_flag=True, help="What there is now as one JSON object.")
+def command(run: Path, *, once: bool, interval: float, tensorboard: Path | None, as_json: bool) -> None:
+    """Follow RUN: its loss, its speed, and what each learner spends its time on.
+
+    It ends with the run, or by Ctrl-C, which leaves the run alone.  Without a terminal it prints a line an evaluation.
+    """
+    follower = Follower(run)
+    logs = None
+    if tensorboard is not None:
+        from roundelay.tensorboard import Logs
+
+        logs = Logs(tensorboard)
+    follower.read()
+    if logs is not None:
+        logs.write(follower)
+    if as_json:
+        click.echo(json.dumps(summary(follower)))
+    elif once:
+        console = Console(highlight=False)
+        console.print(draw(follower, console.width))
+    elif sys.stdout.isatty():
+        _follow(follower, interval, logs)
+    else:
+        _follow_plainly(follower, interval, logs)
+    if logs is not None:
+        logs.close()
+
+
+def _follow(follower: Follower, interval: float, logs: Any) -> None:
+    console = Console(highlight=False)
+    with Live(console=console, refresh_per_second=4, transient=False) as live:
+        while True:
+            live.update(draw(follower, console.width))
+            if follower.finished and not follower.read():
+                break
+            time.sleep(interval)
+            follower.read()
+            if logs is not None:
+                logs.write(follower)
+        live.update(draw(follower, console.width))
+
+
+def _follow_plainly(follower: Follower, interval: float, logs: Any) -> None:
+    said = 0
+    while True:
+        for event in follower.scores[said:]:
+            click.echo(_evaluation(event))
+        said = len(follower.scores)
+        if follower.finished and not follower.read():
+            break
+        time.sleep(interval)
+        follower.read()
+        if logs is not None:
+            logs.write(follower)
+    click.echo(_figures(follower))
+
+
+def summary(follower: Follower) -> dict[str, Any]:
+    """Return what is known of a run, as JSON has it."""
+    last = follower.scores[-1] if follower.scores else {}
+    return {
+        "run": str(follower.run),
+        "finished": follower.finished,
+        "minibatches": follower.steps,
+        "total": follower.total,
+        "frames": follower.frames,
+        "seconds": follower.seconds,
+        "clock": follower.clock,
+        "loss": follower.loss if math.isfinite(follower.loss) else None,
+        "frames_per_second": follower.speed,
+        "scores": {name: last[name] for name in ("loss", "error", "distance") if name in last},
+        "learners": {
+            who: {"steps": each.steps, "frames": each.frames, "seconds": each.spent}
+            for who, each in sorted(follower.learners.items())
+        },
+        "unreadable": follower.unreadable,
+    }
+
+
+def draw(follower: Follower, width: int) -> Group:
+    """Draw all of it, as wide as the terminal."""
+    parts: list[Any] = [Text(follower.title, style="bold", no_wrap=True, overflow="ellipsis"), Text(_figures(follower))]
+    if not follower.losses:
+        return Group(*parts, Text("nothing in its record yet"))
+    room = max(20, width - 12)
+    parts += [Text("loss of minibatches, by frames", style="dim")]
+    parts += [Text(line, no_wrap=True) for line in curve(follower.losses, room, 8)]
+    name = "error" if any("error" in event for event in follower.scores) else "loss"
+    held = [(event["frames"], event[name]) for event in follower.scores if name in event]
+    if len(held) > 1:
+        parts += [Text(f"{name} of what is held out", style="dim")]
+        parts += [Text(line, no_wrap=True) for line in curve(held, room, 4)]
+    if follower.scores:
+        parts.append(Text(_evaluation(follower.scores[-1]), no_wrap=True, overflow="ellipsis"))
+    parts += [_bars(follower, width), _legend()]
+    parts += [Text(_happening(event), style="red") for event in follower.happenings[-3:]]
+    if follower.unreadable:
+        parts.append(Text(f"{follower.unreadable} lines of the record cannot be read", style="red"))
+    return Group(*parts)
+
+
+def _figures(follower: Follower) -> str:
+    done = f"minibatch {follower.steps}" + (f"/{follower.total}" if follower.total else "")
+    state = "finished" if follower.finished else "running"
+    if not follower.finished and follower.silent_seconds > 60:
+        state = f"silent for {follower.silent_seconds:.0f} s"
+    words = [state, done, f"loss {follower.loss:.4f}", f"{_short(follower.speed)} frames/s"]
+    return "  ".join([*words, f"{follower.seconds:.1f} s {follower.clock}"])
+
+
+def _evaluation(event: dict[str, Any]) -> str:
+    words = [f"epoch {event.get('epoch', 0):.3g}", f"minibatch {event['minibatch']}"]
+    known = [(name, event[name]) for name in ("loss", "error", "distance") if isinstance(event.get(name), int | float)]
+    words += [f"{name} {100 * value:.2f} %" if name == "error" else f"{name} {value:.4f}" for name, value in known]
+    return "  ".join([*words, f"{event['time']:.3f} s {event.get('clock', '')}"])
+
+
+def _happening(event: dict[str, Any]) -> str:
+    why = event.get("why") or event.get("what") or ""
+    return f"{event['time']:.3f} s  {event['event']}  {event['who']}  {why}"
+
+
+def _bars(follower: Follower, width: int) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for justify in ("left", "right", "left", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    everyone = sorted(follower.learners.items(), key=lambda pair: _order(pair[0]))
+    most = max((each.steps for _, each in everyone), default=1) or 1
+    room = max(10, (width - 36) // 2)
+    for who, each in everyone[:MOST_LEARNERS]:
+        steps = bar(each.steps / most, room // 2)
+        table.add_row(who, f"{each.steps} steps", steps, _shares(each.spent, room))
+    if len(everyone) > MOST_LEARNERS:
+        rest = [each.steps for _, each in everyone[MOST_LEARNERS:]]
+        table.add_row(f"{len(rest)} more", f"{min(rest)} to {max(rest)}", "", "")
+    return table
+
+
+def _shares(spent: dict[str, float], width: int) -> Text:
+    """Draw what the time went on, each kind with a pattern of its own, so that no colour is needed."""
+    whole, text, drawn = sum(spent.values()), Text(), 0
+    done = 0.0
+    for kind, colour in KINDS.items():
+        done += spent.get(kind, 0.0)
+        count = round(width * done / whole) - drawn if whole else 0
+        text.append(LETTERS[kind] * count, style=colour)
+        drawn += count
+    return text
+
+
+def _legend() -> Text:
+    text = Text()
+    for kind, colour in KINDS.items():
+        text.append(f"{LETTERS[kind]} ", style=colour)
+        text.append(f"{kind}  ")
+    return text
+
+
+def _order(who: str) -> tuple[str, int]:
+    name, _, number = who.partition(" ")
+    return name, int(number) if number.isdecimal() else 0
+
+
+def _short(number: float) -> str:
+    return f"{number / 1000:.1f} k" if number >= 1000 else f"{number:.0f}"
