@@ -14,15 +14,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from roundelay.errors import SettingsError, suggest
+from roundelay.runtimes.cluster import Cluster, Cut, Fault, Stop, Straggler
 
-__all__ = ["Event", "check_all_fired", "parse"]
+__all__ = ["Chaos", "Event", "check_all_fired", "parse"]
 
 What = Literal["kill", "stop", "slow", "cut"]
 WHATS: tuple[What, ...] = ("kill", "stop", "slow", "cut")
+RESTART_SECONDS = 0.5  # about what it takes on processes until one that was started again asks to join
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -47,6 +49,58 @@ class Event:
         words += [f"x{self.factor:g}"] if self.what == "slow" else []
         words += [f"for {self.seconds:g}s"] if math.isfinite(self.seconds) else []
         return " ".join([*words, f"at {self.at_seconds:g}s"])
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """The faults of a run whose first ``servers`` ranks serve, and how often a killed learner is started again."""
+
+    events: Sequence[Event] = ()
+    servers: int = 0
+    rejoins: int = 0
+
+    def apply(self, cluster: Cluster) -> Cluster:
+        """Return a simulated cluster that all this happens to."""
+        faults, stops, cuts, stragglers, killed = [], [], [], [], dict[int, int]()
+        for event in sorted(self.events, key=lambda event: event.at_seconds):
+            learners = [rank - self.servers for rank in event.ranks(self.servers)]
+            if event.what == "cut":
+                cuts.append(Cut(learners, event.at_seconds, event.seconds))
+                continue
+            for learner in learners:
+                if event.what == "kill":
+                    killed[learner] = killed.get(learner, 0) + 1
+                    again = RESTART_SECONDS if killed[learner] <= self.rejoins else None
+                    faults.append(Fault(learner, event.at_seconds, again))
+                elif event.what == "stop":
+                    stops.append(Stop(learner, event.at_seconds, event.seconds))
+                else:
+                    end = event.at_seconds + event.seconds
+                    stragglers.append(Straggler(learner, event.factor, event.at_seconds, end, announce=True))
+        return replace(
+            cluster,
+            faults=[*cluster.faults, *faults],
+            stops=[*cluster.stops, *stops],
+            cuts=[*cluster.cuts, *cuts],
+            stragglers=[*cluster.stragglers, *stragglers],
+        )
+
+    def check(self, fired: Sequence[object], seconds: float) -> None:
+        """Complain of events of which nothing is in ``fired``, what has happened to a simulated cluster."""
+        unfired = []
+        for event in self.events:
+            alone = replace(self, events=[event]).apply(Cluster())
+            wanted = [*alone.faults, *alone.stops, *alone.cuts, *alone.stragglers]
+            if any(replace(each, restart_seconds=None) not in fired if isinstance(each, Fault) else each not in fired
+                   for each in wanted) and not self._killed(wanted, fired):  # fmt: skip
+                unfired.append(event)
+        check_all_fired(unfired, seconds)
+
+    @staticmethod
+    def _killed(wanted: Sequence[object], fired: Sequence[object]) -> bool:
+        """Tell whether these are kills that have happened, whether or not the learner was started again."""
+        at = {(fault.learner, fault.at_seconds) for fault in fired if isinstance(fault, Fault)}
+        return all(isinstance(each, Fault) and (each.learner, each.at_seconds) in at for each in wanted)
 
 
 def parse(text: str, learners: int, servers: int = 0) -> list[Event]:

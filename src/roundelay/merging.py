@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from roundelay.budget import left_over
+from roundelay.budget import Stretch, left_over
 from roundelay.communicator import Communicator
 from roundelay.learner import Learner
 from roundelay.runtime import View
@@ -34,6 +35,9 @@ def describe_state(training: Training) -> dict[str, Any]:
         "stepped": holds and me.optimizer is not None and bool(me.optimizer.state),
         "keeps": [(part.start, part.stop) for part in keeps],
         "schedule": state() if state is not None else {},
+        "cut": me.cut,
+        "attempt": training.saver.attempt if training.saver is not None else 0,
+        "stretches": [dataclasses.astuple(stretch) for stretch in training.stretches] if holds else [],
     }
 
 
@@ -52,7 +56,7 @@ def make_plan(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[st
         "holders": holders,
         "stepped": [rank for rank in holders if reports[rank].get("stepped")],
         "kept": [(*part, rank) for rank in holders for part in reports[rank].get("keeps", ())],
-        "schedule": known.get("schedule", {}),
+        **{name: known[name] for name in ("schedule", "cut", "attempt", "stretches") if name in known},
     }
 
 
@@ -74,9 +78,20 @@ async def merge(training: Training, view: View) -> None:
         await _merge_moments(me, world, view)
     for constant in me.constants:
         await world.broadcast(constant.data, root=plan["holders"][0])
+    if view.epoch:
+        _adopt(training, plan)
+
+
+def _adopt(training: Training, plan: dict[str, Any]) -> None:
+    """Take over what the furthest of those who hold the model has settled since the run began."""
     restore = getattr(training.schedule, "restore", None)
-    if restore is not None and view.epoch and plan["schedule"]:
+    if restore is not None and plan["schedule"]:
         restore(plan["schedule"])
+    training.me.cut = plan["cut"]
+    if training.saver is not None:
+        training.saver.attempt = plan["attempt"]
+    if plan["stretches"]:  # checkpoints have cut some of them
+        training.stretches = [Stretch(*stretch) for stretch in plan["stretches"]]
 
 
 async def _merge_moments(me: Learner, world: Communicator, view: View) -> None:

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from roundelay.chaos import Chaos
+from roundelay.checkpoint import Saver
 from roundelay.errors import CheckpointError
 from roundelay.experiment import Experiment
+from roundelay.guarding import persist
 from roundelay.job import Job
 from roundelay.keeping import Kept
 from roundelay.order import Order, WrittenOrder, read_order
@@ -45,11 +48,35 @@ def describe(experiment: Experiment, job: Job, on: str) -> dict[str, Any]:
 
 
 def train_simulated(
-    experiment: Experiment, folder: RunFolder | None, *, shuffle: int | None = None, watch: Watch | None = None
+    experiment: Experiment,
+    folder: RunFolder | None,
+    *,
+    shuffle: int | None = None,
+    watch: Watch | None = None,
+    chaos: Chaos | None = None,
 ) -> dict[str, Any]:
-    """Train on the simulated cluster of the experiment; return the scores, the virtual seconds and the totals."""
+    """Train on the simulated cluster of the experiment; return the scores, the virtual seconds and the totals.
+
+    Where ``folder`` has checkpoints, the run goes on from the newest.
+    """
     torch.set_num_threads(experiment.threads)
+    run = folder.path if folder is not None else None
+    return persist(
+        lambda lower: _simulate(experiment, folder, shuffle, watch, lower, chaos or Chaos()), run, experiment.guard
+    )
+
+
+def _simulate(
+    experiment: Experiment,
+    folder: RunFolder | None,
+    shuffle: int | None,
+    watch: Watch | None,
+    lower: float,
+    chaos: Chaos,
+) -> dict[str, Any]:
     job, kept = experiment.job(), Kept(experiment.keep)
+    job.lower = lower
+    job.saver = Saver(folder.path, experiment.checkpoint) if folder is not None else None
     if experiment.pretrain is not None:
         job.start = start_simulated(experiment, folder.path if folder is not None else None)
     record = Record(folder.record if folder is not None else None, clock="virtual", spans=experiment.record.spans)
@@ -61,16 +88,22 @@ def train_simulated(
         kept.watch(training)
         return training
 
-    outcome = simulate(
-        make,
-        experiment.cluster,
-        learners=experiment.learners,
-        servers=job.strategy.servers,
-        seed=experiment.seed,
-        record=record,
-        shuffle=shuffle,
-    )
-    first = next(training for training in outcome.trainings if not training.me.serves)
+    try:
+        outcome = simulate(
+            make,
+            chaos.apply(experiment.cluster),
+            learners=experiment.learners,
+            servers=job.strategy.servers,
+            seed=experiment.seed,
+            record=record,
+            shuffle=shuffle,
+        )
+    finally:
+        record.flush()
+        if job.saver is not None:
+            job.saver.close()
+    chaos.check(outcome.fired, outcome.seconds)
+    first = next(training for training in outcome.finished if not training.me.serves)
     result = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
     consensus = kept.choose(first, outcome.consensus, result)
     if folder is not None:
@@ -86,12 +119,18 @@ def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | Non
     order = WrittenOrder() if experiment.record.order else None
     job = experiment.job()
     job.start = pretrained(experiment, Path(settings["folder"]) if settings.get("folder") else None)
+    job.lower = settings.get("lower", 1.0)
+    job.saver = Saver(Path(settings["folder"]), experiment.checkpoint) if settings.get("folder") else None
     training = job.training(runtime, order)
     if watch is not None:
         watch(training)
     kept = Kept(experiment.keep)
     kept.watch(training)
-    consensus = runtime.run(training.run())
+    try:
+        consensus = runtime.run(training.run())
+    finally:
+        if job.saver is not None:
+            job.saver.close()
     if order is not None and settings.get("folder"):
         order.save(Path(settings["folder"]) / f"order-{training.world.rank}.txt")
     result = {"scores": training.scores, "seconds": runtime.now(), "clock": "wall"}

@@ -15,6 +15,7 @@ from typing import Any
 
 import jobs
 
+from roundelay.chaos import Chaos
 from roundelay.runtimes import launch
 from roundelay.runtimes.processes import Options
 
@@ -84,7 +85,7 @@ def run(
         thread.start()
     entry = jobs.entry("train_traced")
     settings = {**settings, "folder": str(folder)}
-    results = launch.run(entry, settings, size=size, folder=folder, options=options, restarts=restarts)
+    results = launch.run(entry, settings, size=size, folder=folder, options=options, chaos=Chaos(rejoins=restarts))
     for thread in threads:
         thread.join()
     steps: dict[int, list[tuple[float, int]]] = {}

@@ -153,7 +153,7 @@ def run(name: str, seed: int) -> Told:
     def make(runtime: SimulatedRuntime) -> Training:
         if not trainings:
             _watch(runtime, trainings, unsafe)
-        runtime.stand_still = lambda *, still: None  # type: ignore[method-assign, misc]  # faults inside meetings, too
+        runtime.stand_still = lambda *, still: None  # type: ignore[method-assign]  # faults inside meetings, too
         trainings[runtime.seat] = job.training(runtime)
         return trainings[runtime.seat]
 

@@ -11,15 +11,18 @@ from typing import Any
 import click
 
 from roundelay import config
+from roundelay.cli.faults import PATIENCE_SECONDS, chaos_of, fault_options, refuse_chaos
 from roundelay.cli.pretraining import pretrain, pretrain_on_simulator
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment, assign
+from roundelay.guarding import persist
 from roundelay.run import RunFolder
 from roundelay.runtime import Runtime
 from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.environment import World
 from roundelay.strategies import STRATEGIES
 
-__all__ = ["command", "learner"]
+__all__ = ["command", "learner", "train"]
 
 EPILOG = """\b
 Examples:
@@ -27,6 +30,7 @@ Examples:
   roundelay train experiments/an4-dnn.toml --data data/an4 --out runs/an4-dnn
   roundelay train experiments/tiny.toml --out runs/two --learners 2 --strategy averaging
   roundelay train experiments/tiny.toml --out runs/sim --on simulator --learners 16 --slow 3=10
+  roundelay train experiments/tiny.toml --out runs/chaos --learners 4 --chaos "kill 1 at 1s; stop 2 for 1s at 2s"
   roundelay train experiments/tiny.toml --out runs/set --set optimizer.lr=0.1 --set budget.minibatches=200
   mpiexec -n 4 roundelay train experiments/tiny.toml --out runs/mpi --on mpi
 """
@@ -53,11 +57,21 @@ Examples:
 )
 @click.option("--rendezvous", metavar="HOST:PORT", help="Several hosts: run the same command on each of them.")
 @click.option("--hosts", type=int, default=1, show_default=True, help="How many hosts meet at the rendezvous.")
+@click.option(
+    "--restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+    help="When all learners are gone (under MPI: any), resume from the last checkpoint, N times at most.",
+)  # fmt: skip
+@fault_options
 @click.option("--debug", is_flag=True, help="Check as it runs that mixing conserves the mean.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(experiment: Path, out: Path, **options: Any) -> None:
     """Train EXPERIMENT and leave the model, its settings and a record of the run in a folder."""
     settings = _settings(experiment, options)
+    train(settings, out, options | {"resume": False})
+
+
+def train(settings: Experiment, out: Path, options: dict[str, Any]) -> None:
+    """Train, or go on training in a folder that has checkpoints, and report."""
     on: str = options["on"]
     result: dict[str, Any] | None
     if on == "simulator":
@@ -142,13 +156,16 @@ def _announce(experiment: Experiment, about: dict[str, Any], *, as_json: bool) -
         )
 
 
-def _start(experiment: Experiment, out: Path, on: str, *, as_json: bool) -> tuple[RunFolder, int]:
+def _start(
+    experiment: Experiment, out: Path, on: str, *, as_json: bool, resume: bool = False, shuffle: int | None = None
+) -> tuple[RunFolder, int]:
     from roundelay.train import describe
 
     job = experiment.job()
-    about = describe(experiment, job, on)
+    about = describe(experiment, job, on) | ({"shuffle_ties": shuffle} if shuffle is not None else {})
     folder = RunFolder(out)
-    folder.create(experiment, about)
+    if not resume:
+        folder.create(experiment, about)
     _announce(experiment, about, as_json=as_json)
     return folder, job.budget.total
 
@@ -157,10 +174,14 @@ def _on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) ->
     from roundelay.cli.display import Display
     from roundelay.train import train_simulated
 
-    folder, total = _start(experiment, out, "simulator", as_json=options["as_json"])
+    as_json, resume, shuffle = options["as_json"], options["resume"], options["shuffle_ties"]
+    chaos = chaos_of(options, experiment)
+    folder, total = _start(experiment, out, "simulator", as_json=as_json, resume=resume, shuffle=shuffle)
     pretrain_on_simulator(experiment, out, as_json=options["as_json"])
     with Display(total) as display:
-        return train_simulated(experiment, folder, shuffle=options["shuffle_ties"], watch=display.watch)
+        return train_simulated(
+            experiment, folder, shuffle=shuffle, watch=display.watch, chaos=chaos_of(options, experiment)
+        )
 
 
 def learner(runtime: Runtime, settings: dict[str, Any]) -> dict[str, Any]:
@@ -199,10 +220,17 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
 
     servers = experiment.strategy.servers
     slow = _by_rank(_slow(options["slow"], experiment.learners), servers)
-    settings = Options(slow=slow, spans=experiment.record.spans, threads=experiment.threads)
-    world = environment.find()
+    settings = Options(
+        slow=slow,
+        spans=experiment.record.spans,
+        threads=experiment.threads,
+        patience_seconds=options.get("patience", PATIENCE_SECONDS),
+    )
+    chaos, world = chaos_of(options, experiment), environment.find()
     if world is not None:
-        return _in_world(experiment, out, settings, world.rank, world.size, as_json=options["as_json"])
+        refuse_chaos(options, "torchrun or Slurm")
+        resume = options["resume"] or (world.restarted and RunFolder(out).settings.exists())
+        return _in_world(experiment, out, settings, world, as_json=options["as_json"], resume=resume)
     hosts = None
     if options["rendezvous"] is not None:
         hosts = Hosts(options["rendezvous"], options["hosts"])
@@ -211,43 +239,43 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
         raise SettingsError(
             f"--hosts {options['hosts']}: also give --rendezvous HOST:PORT, an address of the first host"
         )
-    folder, total = _start(experiment, out, "processes", as_json=options["as_json"])
+    folder, total = _start(experiment, out, "processes", as_json=options["as_json"], resume=options["resume"])
     size = experiment.learners + servers
 
     def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
         return launch.run(entry, given, size=size, folder=place, options=settings, hosts=hosts)
 
     pretrain(experiment, out, launch_stage, as_json=options["as_json"])
+
+    def attempt(lower: float) -> list[Any]:
+        given = _job(experiment, out, total) | {"lower": lower}
+        entry = "roundelay.cli.train:learner"
+        return launch.run(entry, given, size=size, folder=folder.path, options=settings, hosts=hosts, chaos=chaos)
+
     try:
-        results = launch.run(
-            "roundelay.cli.train:learner",
-            _job(experiment, out, total),
-            size=experiment.learners + servers,
-            folder=folder.path,
-            options=settings,
-            hosts=hosts,
-        )
+        results = persist(attempt, out, experiment.guard, restarts=options["restarts"])
     except SettingsError:
-        folder.discard()
+        if not options["resume"]:
+            folder.discard()
         raise
     write_trace(folder.record, folder.path / "trace.json")
     return next((result for result in results[servers:] if result is not None), None)
 
 
 def _in_world(
-    experiment: Experiment, out: Path, settings: Any, rank: int, size: int, *, as_json: bool
+    experiment: Experiment, out: Path, settings: Any, world: World, *, as_json: bool, resume: bool
 ) -> dict[str, Any] | None:
     """Be one rank of a world that torchrun or Slurm has started: its size minus the servers are learners."""
     from roundelay.runtimes.processes import from_environment
 
-    experiment = _fit_world(experiment, size)
+    experiment = _fit_world(experiment, world.size)
     total = experiment.job().budget.total
-    if rank == 0:
-        _start(experiment, out, "processes", as_json=as_json)
+    if world.rank == 0:
+        _start(experiment, out, "processes", as_json=as_json, resume=resume)
     runtime = from_environment(settings, folder=None)
     assert runtime is not None
     result = learner(runtime, _job(experiment, out, total))
-    return result if rank == experiment.strategy.servers else None
+    return result if world.rank == experiment.strategy.servers else None
 
 
 def _fit_world(experiment: Experiment, size: int) -> Experiment:
@@ -266,30 +294,31 @@ def _on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[
 
     servers, spans = experiment.strategy.servers, experiment.record.spans
     slow = _slow(options["slow"], experiment.learners)
+    refuse_chaos(options, "MPI")
     if mpi.under_mpi():
-        return _as_rank(experiment, out, slow, as_json=options["as_json"])
-    folder, total = _start(experiment, out, "mpi", as_json=options["as_json"])
+        return _as_rank(experiment, out, slow, as_json=options["as_json"], resume=options["resume"])
+    folder, total = _start(experiment, out, "mpi", as_json=options["as_json"], resume=options["resume"])
     size, threads = experiment.learners + servers, experiment.threads
 
     def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
         return mpi_launch.run(entry, given, size=size, folder=place, threads=threads, spans=spans, slow=slow)
 
     pretrain(experiment, out, launch_stage, as_json=options["as_json"])
-    results = mpi_launch.run(
-        "roundelay.cli.train:learner",
-        _job(experiment, out, total),
-        size=experiment.learners + servers,
-        folder=folder.path,
-        threads=experiment.threads,
-        spans=spans,
-        slow=slow,
-    )
+
+    def attempt(lower: float) -> list[Any]:
+        given = _job(experiment, out, total) | {"lower": lower}
+        entry = "roundelay.cli.train:learner"
+        return mpi_launch.run(entry, given, size=size, folder=folder.path, threads=threads, spans=spans, slow=slow)
+
+    results = persist(attempt, out, experiment.guard, restarts=options["restarts"])
     write_trace(folder.record, folder.path / "trace.json")
     result: dict[str, Any] = results[servers]
     return result
 
 
-def _as_rank(experiment: Experiment, out: Path, slow: dict[int, float], *, as_json: bool) -> dict[str, Any] | None:
+def _as_rank(
+    experiment: Experiment, out: Path, slow: dict[int, float], *, as_json: bool, resume: bool
+) -> dict[str, Any] | None:
     """Be one rank of a world that mpiexec has started."""
     from mpi4py import MPI
 
@@ -304,7 +333,7 @@ def _as_rank(experiment: Experiment, out: Path, slow: dict[int, float], *, as_js
         folder=out,
         spans=experiment.record.spans,
         slow=slow,
-        prepare=lambda: _start(experiment, out, "mpi", as_json=as_json),
+        prepare=lambda: _start(experiment, out, "mpi", as_json=as_json, resume=resume),
     )
     if MPI.COMM_WORLD.rank == 0:
         write_trace(out / "record.jsonl", out / "trace.json")

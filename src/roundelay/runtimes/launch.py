@@ -6,12 +6,11 @@ import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay import errors
-from roundelay.chaos import Event
+from roundelay.chaos import Chaos
 from roundelay.errors import CommunicationError, RoundelayError, SettingsError
 from roundelay.record import merge_records
 from roundelay.runtimes.fork_server import ForkServer, lend_server
@@ -21,7 +20,7 @@ from roundelay.runtimes.membership import bury, current_id, latest_view
 from roundelay.runtimes.offer import Options, Place
 from roundelay.runtimes.store import Store
 
-__all__ = ["Chaos", "run"]
+__all__ = ["run"]
 
 WATCH_SECONDS = 0.25  # how often to look at what the processes' ends do not tell
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
@@ -38,15 +37,14 @@ def run(
     folder: Path | None = None,
     options: Options | None = None,
     hosts: Hosts | None = None,
-    restarts: int = 0,
     chaos: Chaos | None = None,
 ) -> list[Any]:
     """Call ``entry`` as ``function(runtime, settings)`` in ``size`` processes; return what each returned.
 
     ``entry`` is ``package.module:function`` or ``file.py:function``; settings and results are JSON.  A learner that
-    dies is mourned by the others, who go on, and has ``None`` for its result; it is started again up to ``restarts``
-    times, and joins them.  One that raises ends the run, and we raise what it did.  With ``hosts``, called alike on
-    each of them, every host runs its share of the processes.
+    dies is mourned by the others, who go on, and has ``None`` for its result, unless it is started again, as often as
+    ``chaos.rejoins`` says, and joins them.  One that raises ends the run, and we raise what it did.  With ``hosts``,
+    called alike on each of them, every host runs its share of the processes.
     """
     if size < 1:
         raise SettingsError(f"learners: at least 1, not {size}")
@@ -60,7 +58,7 @@ def run(
             store.add("ids", size)
         chaos = chaos or Chaos()
         havoc = Havoc(chaos.events, chaos.servers, meeting.share(size), folder)
-        crew = _Crew(server, store, options.patience_seconds, several=hosts is not None, restarts=restarts)
+        crew = _Crew(server, store, options.patience_seconds, several=hosts is not None, restarts=chaos.rejoins)
         try:
             for learner in meeting.share(size):
                 place = Place(learner, size, f"host {meeting.number}", meeting.address, lossy=True)
@@ -88,14 +86,6 @@ def _job(entry: str, place: Place, meeting: Meeting, folder: Path | None, option
         "options": dataclasses.asdict(options),
         "host_number": meeting.number,
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class Chaos:
-    """Faults on purpose, in a run whose first ``servers`` ranks serve."""
-
-    events: Sequence[Event] = ()
-    servers: int = 0
 
 
 class _Crew:

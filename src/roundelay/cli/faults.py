@@ -1,0 +1,51 @@
+"""The options by which ``roundelay train`` disturbs a run on purpose, and says what becomes of those who are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from roundelay.chaos import Chaos, parse
+from roundelay.errors import SettingsError
+from roundelay.experiment import Experiment
+
+__all__ = ["PATIENCE_SECONDS", "chaos_of", "fault_options", "refuse_chaos"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+REJOINS = 3
+PATIENCE_SECONDS = 30.0
+
+
+def fault_options(function: F) -> F:
+    """Add the options."""
+    for option in (
+        click.option(
+            "--chaos", metavar="EVENTS", help='Disturb the run: "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5".'
+        ),
+        click.option(
+            "--rejoins", type=click.IntRange(0), default=REJOINS, show_default=True, metavar="N",
+            help="Start a killed learner again, N times at most, to join the others.",
+        ),
+        click.option(
+            "--patience", type=click.FloatRange(0.05), default=PATIENCE_SECONDS, show_default=True, metavar="SECONDS",
+            help="How long a learner may be silent before the others go on without it.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def chaos_of(options: dict[str, Any], experiment: Experiment) -> Chaos:
+    """Read the options; those of a command that does not have them are as by default."""
+    servers = experiment.strategy.servers
+    text = options.get("chaos")
+    events = parse(text, experiment.learners, servers) if text else []
+    return Chaos(events, servers, options.get("rejoins", REJOINS))
+
+
+def refuse_chaos(options: dict[str, Any], where: str) -> None:
+    """Complain where there is nobody to do it."""
+    if options.get("chaos"):
+        raise SettingsError(f"--chaos: learners that {where} has started are not ours to disturb; use its own means")
