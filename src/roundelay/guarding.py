@@ -68,7 +68,7 @@ def check_gradient(training: Training, epoch: int, index: int, loss: float) -> b
     return False
 
 
-def persist(attempt: Callable[[float], T], run: Path, guard: GuardSettings, *, restarts: int = 0) -> T:
+def persist(attempt: Callable[[float], T], run: Path | None, guard: GuardSettings, *, restarts: int = 0) -> T:
     """Try until it succeeds: again from the last checkpoint where the guard or ``restarts`` say so.
 
     ``attempt`` is given the factor of the learning rate, on top of the checkpoint's.
@@ -80,7 +80,7 @@ def persist(attempt: Callable[[float], T], run: Path, guard: GuardSettings, *, r
         except NumericalError as error:
             if guard.nonfinite != "rollback" or rollbacks == guard.rollbacks:
                 raise
-            now = max(Checkpoints(run).positions(), default=0)
+            now = max(Checkpoints(run).positions(), default=0) if run is not None else 0
             failures, newest, rollbacks = (failures + 1 if now == newest else 1), now, rollbacks + 1
             logger.warning("%s; rolling back to minibatch %d, at %g of its rate", error, now, guard.lower**failures)
         except (Deadlock, Mismatch):

@@ -68,6 +68,11 @@ class RunFolder:
         write_atomically(self.settings, config.dump(settings).encode())
         write_atomically(self.path / "run.json", json.dumps(about | versions(), indent=2).encode() + b"\n")
 
+    def revise(self, settings: Any, about: dict[str, Any]) -> None:
+        """Write changed settings, where a run goes on in another way."""
+        write_atomically(self.settings, config.dump(settings).encode())
+        write_atomically(self.path / "run.json", json.dumps(about, indent=2).encode() + b"\n")
+
     def discard(self) -> None:
         """Take back what `create` has written, if nothing was added since: the run has not begun."""
         if {path.name for path in self.path.iterdir()} <= {self.settings.name, "run.json", "record.jsonl"}:

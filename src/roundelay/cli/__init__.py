@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "A matrix of strategies, learners and seeds under one budget, and the report.",
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
     "models": "What acoustic models there are, with their presets and settings.",
+    "plan": "Every strategy on a cluster that need not exist: ranked, timing only.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
     "replay": "Run a recorded asynchronous run again in the simulator.",
     "report": "One page of a study or of runs: tables, plots, a timeline.",

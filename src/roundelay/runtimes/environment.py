@@ -30,6 +30,11 @@ class World:
     """Tells this start of the job from those before it, which may have used the same store."""
 
     @property
+    def restarted(self) -> bool:
+        """Whether the launcher has started this job before."""
+        return self.attempt.rpartition(".")[2] != "0"
+
+    @property
     def host(self) -> str:
         """A name that only processes which can share memory with us have in common."""
         return host_name()

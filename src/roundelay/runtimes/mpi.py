@@ -229,7 +229,7 @@ class MpiRuntime:
         self.engine.stop()
         self.engine.finish(self.engine.post.Ibarrier())
         if self.rank == 0 and self.folder is not None:
-            merge_records(self.folder)
+            merge_records(self.folder, keep=True)
         self._counter.free()
         atexit.unregister(self._leave)
 

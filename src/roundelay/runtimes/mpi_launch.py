@@ -65,7 +65,7 @@ def run(
             fcntl.flock(file, fcntl.LOCK_EX)  # as long as we live
             status = _watch([*command, name], job, threads)
         if folder is not None and any(folder.glob("record-*.jsonl")):
-            merge_records(folder)  # a job that failed has not done it itself
+            merge_records(folder, keep=True)  # a job that failed has not done it itself
         _raise_first(job)
         results = [job / f"result-{rank}.json" for rank in range(size)]
         if status or not all(result.exists() for result in results):
