@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
-from roundelay.record import KINDS
 
 __all__ = ["Follower", "Learner"]
 
+KINDS = ("compute", "communicate", "wait", "serve", "evaluate")  # those of roundelay.record, which imports torch
 RECENT = 200  # steps that the present loss and speed are taken over
 
 
@@ -108,10 +108,10 @@ class Follower:
         if whole in files and self._offsets and whole not in self._offsets:
             self._begin()  # the learners' records have been made into one: it has all that we have seen
         lines = [line for path in files for line in self._new_lines(path)]
+        if len(files) > 1:
+            lines.sort(key=lambda line: line["time"])
         for line in lines:
             self._take(line)
-        if len(files) > 1:
-            self._recent = deque(sorted(self._recent), maxlen=RECENT)
         return bool(lines)
 
     def _files(self) -> list[Path]:

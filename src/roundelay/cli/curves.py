@@ -10,6 +10,7 @@ __all__ = ["bar", "curve", "thin"]
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a Braille character, by row and column
 BLANK = 0x2800
+DECADE = 8.0  # times
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -24,10 +25,17 @@ def thin(points: Sequence[tuple[float, float]], count: int) -> list[tuple[float,
 
 
 def curve(points: Sequence[tuple[float, float]], width: int, height: int) -> list[str]:
-    """Draw points from left to right, joined by lines, with the highest and the lowest value beside them."""
+    """Draw points from left to right, joined by lines, with the highest and the lowest value beside them.
+
+    Values that span more than `DECADE` are drawn by their logarithm: of a loss that has fallen, the end would be flat.
+    """
     points = thin(points, 2 * width)
     if not points:
         return [""] * height
+    smallest, largest = min(y for _, y in points), max(y for _, y in points)
+    logarithmic = smallest > 0 and largest > DECADE * smallest
+    if logarithmic:
+        points = [(x, math.log(y)) for x, y in points]
     (left, right), (low, high) = _range([x for x, _ in points]), _range([y for _, y in points])
     cells = [[BLANK] * width for _ in range(height)]
     before: tuple[int, int] | None = None
@@ -37,7 +45,7 @@ def curve(points: Sequence[tuple[float, float]], width: int, height: int) -> lis
         for c, r in _line(before or (column, row), (column, row)):
             cells[r // 4][c // 2] |= DOTS[r % 4][c % 2]
         before = column, row
-    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"] if height > 1 else [f"{low:.4g}"]
+    labels = [f"{largest:.3g}", *["log" if logarithmic else ""] * (height - 2), f"{smallest:.3g}"]
     room = max(map(len, labels))
     return [
         f"{label:>{room}} │{''.join(map(chr, line))}" for label, line in zip(labels, cells, strict=True)
