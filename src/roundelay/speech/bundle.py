@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.errors import DataError, SettingsError, suggest
+from roundelay.speech import audio
 from roundelay.speech.features import FeatureSettings
 from roundelay.speech.files import file_digest, read_json, replacing, write_json
 from roundelay.speech.language import LanguageSettings, name_of
@@ -81,6 +82,7 @@ def _describe(prepared: Prepared, target: Path, kinds: Sequence[str], ivectors: 
         "features": settings["features"],
         "normalise": settings["normalise"],
         "given_features": settings["given_features"],
+        "source_rate": None if settings["given_features"] else _source_rate(prepared),
         "ivector_settings": settings["ivectors"] if ivectors else None,
         "kinds": list(kinds),
         "ivectors": ivectors,
@@ -100,6 +102,12 @@ def _files(prepared: Prepared, kinds: Sequence[str], ivectors: bool) -> Iterator
     yield from (f"graphs/{name}.fst" for name in prepared.graph_names)
     yield from _HMM if "adapted" in kinds else ()
     yield from _IVECTORS if ivectors else ()
+
+
+def _source_rate(prepared: Prepared) -> int | None:
+    """Look at what rate training was recorded; features may have been made at a higher one."""
+    first = prepared.utterances(prepared.train_splits[0])[0].audio
+    return audio.info(first).rate if first.is_file() else None
 
 
 def _identity(path: Path) -> dict[str, Any]:
@@ -171,6 +179,12 @@ class Bundle:
         """Tell whether features came from archives instead of audio."""
         given: bool = self.description["given_features"]
         return given
+
+    @property
+    def source_rate(self) -> int | None:
+        """Return the samples a second that training was recorded at, where that is known."""
+        rate: int | None = self.description.get("source_rate")
+        return rate
 
     @property
     def ctc(self) -> bool:

@@ -131,8 +131,18 @@ def n_best(graph: Fst, scores: Array, pruning: Pruning, count: int) -> list[Best
     """List the best word sequences, each once, best first; max_active does not count here."""
     if not len(scores):
         return [Best([], 0.0, False)]
+    # Large lattices are slow to determinise, and small ones mostly have enough in them.
+    found: list[Best] = []
+    for share in (0.15, 0.3, 0.6, 0.9):
+        found = _n_best(graph, scores, pruning.beam, share * pruning.beam, count)
+        if len(found) >= count:
+            break
+    return found
+
+
+def _n_best(graph: Fst, scores: Array, beam: float, lattice_beam: float, count: int) -> list[Best]:
     kaldi_decoder, kaldifst = modules()
-    options = kaldi_decoder.LatticeSimpleDecoderConfig(beam=pruning.beam, lattice_beam=0.75 * pruning.beam)
+    options = kaldi_decoder.LatticeSimpleDecoderConfig(beam=beam, lattice_beam=lattice_beam)
     decoder = kaldi_decoder.LatticeSimpleDecoder(graph, options)
     decoder.decode(kaldi_decoder.DecodableCtc(scores))
     complete = math.isfinite(decoder.final_relative_cost())

@@ -1,0 +1,185 @@
+"""From features to words, utterance by utterance, in this process or several."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.speech.bundle import Bundle
+from roundelay.speech.grammar import Grammar, known_phones
+from roundelay.speech.graph import read_graph
+from roundelay.speech.inputs import Combined
+from roundelay.speech.network import Scorer, load_network
+from roundelay.speech.search import Pruning, Weights, acoustic_scores, best_path, check_fit, modules, n_best, names
+from roundelay.speech.search import penalised as with_penalty
+from roundelay.speech.times import Timer
+from roundelay.speech.workers import Workers
+
+Array = npt.NDArray[Any]
+Item = tuple[str, Array]
+Progress = Callable[[int, int], None]
+_FRAMES_PER_CHUNK = 3000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with each utterance; small, since every chunk of work is sent with it."""
+
+    run: Path
+    grammar: Grammar
+    weights: tuple[Weights, ...]
+    """Each utterance is decoded with each of them."""
+    pruning: Pruning = field(default_factory=Pruning)
+    times: bool = False
+    nbest: int = 0
+    priors: tuple[float, ...] | None = None
+    """Instead of the run's; CTC has none of its own."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What was recognised in an utterance, with the first of the plan's weights; other weights only give words."""
+
+    utterance: str
+    words: list[str]
+    seconds: float
+    """Length of the audio."""
+    spent: float = 0.0
+    """Seconds that network and search took of one core."""
+    complete: bool = True
+    """Whether the path ends where a sentence may."""
+    times: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of each word in seconds, if asked for."""
+    alternatives: list[tuple[float, list[str]]] = field(default_factory=list)
+    """Cost and words of the best ones, if asked for."""
+    others: list[list[str]] = field(default_factory=list)
+    """The words by the plan's other weights."""
+
+
+class Recogniser:
+    """A run's network and graph, loaded."""
+
+    def __init__(self, run: Path, grammar: Grammar) -> None:
+        self.bundle = Bundle.open(run)
+        self.scorer = Scorer(load_network(run, self.bundle))
+        self._own = grammar.lexicon == self.bundle.folder / "lexicon.txt"
+        lexicon = None if self._own else grammar.lexicon
+        self.lexicon = self.bundle.lexicon if self._own else known_phones(self.bundle, lexicon)
+        self._graph = read_graph(grammar.graph)
+        if not self._own or self.bundle.outputs != self._outputs():
+            check_fit(self._graph, self.bundle.outputs, str(grammar.graph))
+        self._penalised = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning has three at a time
+
+    def _outputs(self) -> int:
+        """Return how many outputs the run's own graphs were made for, without looking at every arc."""
+        return len(self.bundle.phones) if self.bundle.ctc else self.bundle.num_senones
+
+    def _with_penalty(self, penalty: float) -> Any:
+        _, kaldifst = modules()
+        return kaldifst.StdConstFst(with_penalty(self._graph, penalty, len(self.lexicon.words)))
+
+    @functools.cached_property
+    def timer(self) -> Timer:
+        """Return what finds the times of words."""
+        return Timer(self.lexicon, None if self.bundle.ctc else self.bundle.tree)
+
+    @property
+    def frame_seconds(self) -> float:
+        """Return how far apart the network's scores are."""
+        return self.bundle.feature_settings.frame_shift_seconds * self.scorer.model.stride
+
+    def log_priors(self, given: Sequence[float] | None) -> npt.NDArray[np.float64]:
+        """Return the logarithms of the outputs' priors; equal ones where there are none."""
+        if given is not None:
+            return np.log(np.asarray(given, np.float64))
+        return np.zeros(self.bundle.outputs) if self.bundle.ctc else np.log(self.bundle.priors)
+
+    def __call__(self, plan: Plan, utterance: str, features: Array) -> Recognised:
+        """Recognise one utterance."""
+        start = time.process_time()
+        posteriors = self.scorer(features)
+        priors = self.log_priors(plan.priors)
+        first, *rest = plan.weights
+        scores = acoustic_scores(posteriors, priors, first)
+        best = best_path(self._penalised(first.penalty), scores, plan.pruning)
+        spent = time.process_time() - start
+        words = names(best.words, self.lexicon.words)
+        return Recognised(
+            utterance,
+            words,
+            len(features) * self.bundle.feature_settings.frame_shift_seconds,
+            spent,
+            best.complete,
+            self._times(words, scores) if plan.times else [],
+            self._alternatives(scores, first, plan) if plan.nbest else [],
+            [self._words(acoustic_scores(posteriors, priors, weights), weights, plan) for weights in rest],
+        )
+
+    def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan) -> list[str]:
+        return names(best_path(self._penalised(weights.penalty), scores, plan.pruning).words, self.lexicon.words)
+
+    def _times(self, words: Sequence[str], scores: npt.NDArray[np.float32]) -> list[tuple[float, float]]:
+        shift = self.frame_seconds
+        return [(begin * shift, end * shift) for begin, end in self.timer(words, scores)]
+
+    def _alternatives(
+        self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan
+    ) -> list[tuple[float, list[str]]]:
+        found = n_best(self._penalised(weights.penalty), scores, plan.pruning, plan.nbest)
+        return [(best.cost, names(best.words, self.lexicon.words)) for best in found]
+
+
+@functools.lru_cache(maxsize=2)
+def recogniser(run: Path, grammar: Grammar, _when: tuple[int, ...]) -> Recogniser:
+    """Load once in each process; changed files are loaded again."""
+    return Recogniser(run, grammar)
+
+
+def _loaded(plan: Plan) -> Recogniser:
+    files = (plan.run / "model.safetensors", plan.run / "settings.toml", plan.grammar.graph)
+    return recogniser(plan.run, plan.grammar, tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files))
+
+
+def recognise_chunk(plan: Plan, chunk: Sequence[Item]) -> list[Recognised]:
+    """Recognise some utterances, each with all of the plan's weights."""
+    loaded = _loaded(plan)
+    return [loaded(plan, name, features) for name, features in chunk]
+
+
+def mean_posterior_chunk(plan: Plan, chunk: Sequence[Item]) -> tuple[int, npt.NDArray[np.float64]]:
+    """Count frames and sum their posteriors, which is how often the network itself says each output."""
+    scorer = _loaded(plan).scorer
+    posteriors = [np.exp(scorer(features).astype(np.float64)) for _, features in chunk]
+    return sum(map(len, posteriors)), np.sum([found.sum(0) for found in posteriors], axis=0)
+
+
+def chunks(inputs: Combined, utterances: Sequence[str]) -> Iterator[list[Item]]:
+    """Read utterances in chunks that are worth sending."""
+    chunk: list[Item] = []
+    frames = 0
+    for name in utterances:
+        chunk.append((name, np.array(inputs[name])))
+        frames += len(chunk[-1][1])
+        if frames >= _FRAMES_PER_CHUNK:
+            yield chunk
+            chunk, frames = [], 0
+    if chunk:
+        yield chunk
+
+
+def recognise(
+    plan: Plan, inputs: Combined, utterances: Sequence[str], workers: Workers, progress: Progress = lambda *_: None
+) -> Iterator[Recognised]:
+    """Recognise utterances in their order."""
+    done = 0
+    for part in workers.map(recognise_chunk, plan, chunks(inputs, utterances)):
+        done += len(part)
+        progress(done, len(utterances))
+        yield from part
