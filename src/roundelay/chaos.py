@@ -58,6 +58,8 @@ class Chaos:
     events: Sequence[Event] = ()
     servers: int = 0
     rejoins: int = 0
+    patience_seconds: float | None = None
+    """Of a simulated cluster, in place of its own."""
 
     def apply(self, cluster: Cluster) -> Cluster:
         """Return a simulated cluster that all this happens to."""
@@ -83,24 +85,27 @@ class Chaos:
             stops=[*cluster.stops, *stops],
             cuts=[*cluster.cuts, *cuts],
             stragglers=[*cluster.stragglers, *stragglers],
+            patience_seconds=self.patience_seconds or cluster.patience_seconds,
         )
 
     def check(self, fired: Sequence[object], seconds: float) -> None:
         """Complain of events of which nothing is in ``fired``, what has happened to a simulated cluster."""
-        unfired = []
-        for event in self.events:
-            alone = replace(self, events=[event]).apply(Cluster())
-            wanted = [*alone.faults, *alone.stops, *alone.cuts, *alone.stragglers]
-            if any(replace(each, restart_seconds=None) not in fired if isinstance(each, Fault) else each not in fired
-                   for each in wanted) and not self._killed(wanted, fired):  # fmt: skip
-                unfired.append(event)
+        happened = [_plain(each) for each in fired]
+        unfired = [
+            event
+            for event in self.events
+            if not all(_plain(each) in happened for each in replace(self, events=[event])._disturbances())
+        ]
         check_all_fired(unfired, seconds)
 
-    @staticmethod
-    def _killed(wanted: Sequence[object], fired: Sequence[object]) -> bool:
-        """Tell whether these are kills that have happened, whether or not the learner was started again."""
-        at = {(fault.learner, fault.at_seconds) for fault in fired if isinstance(fault, Fault)}
-        return all(isinstance(each, Fault) and (each.learner, each.at_seconds) in at for each in wanted)
+    def _disturbances(self) -> list[object]:
+        alone = self.apply(Cluster())
+        return [*alone.faults, *alone.stops, *alone.cuts, *alone.stragglers]
+
+
+def _plain(disturbance: object) -> object:
+    """Return a disturbance as it was ordered, whether or not a killed learner was started again."""
+    return replace(disturbance, restart_seconds=None) if isinstance(disturbance, Fault) else disturbance
 
 
 def parse(text: str, learners: int, servers: int = 0) -> list[Event]:

@@ -29,8 +29,8 @@ def fault_options(function: F) -> F:
             help="Start a killed learner again, N times at most, to join the others.",
         ),
         click.option(
-            "--patience", type=click.FloatRange(0.05), default=PATIENCE_SECONDS, show_default=True, metavar="SECONDS",
-            help="How long a learner may be silent before the others go on without it.",
+            "--patience", type=click.FloatRange(0.05), metavar="SECONDS",
+            help="How long a learner may be silent before the others go on without it; 30 by default.",
         ),
     ):  # fmt: skip
         function = option(function)
@@ -42,7 +42,7 @@ def chaos_of(options: dict[str, Any], experiment: Experiment) -> Chaos:
     servers = experiment.strategy.servers
     text = options.get("chaos")
     events = parse(text, experiment.learners, servers) if text else []
-    return Chaos(events, servers, options.get("rejoins", REJOINS))
+    return Chaos(events, servers, options.get("rejoins", REJOINS), options.get("patience"))
 
 
 def refuse_chaos(options: dict[str, Any], where: str) -> None:

@@ -179,9 +179,7 @@ def _on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) ->
     folder, total = _start(experiment, out, "simulator", as_json=as_json, resume=resume, shuffle=shuffle)
     pretrain_on_simulator(experiment, out, as_json=options["as_json"])
     with Display(total) as display:
-        return train_simulated(
-            experiment, folder, shuffle=shuffle, watch=display.watch, chaos=chaos_of(options, experiment)
-        )
+        return train_simulated(experiment, folder, shuffle=shuffle, watch=display.watch, chaos=chaos)
 
 
 def learner(runtime: Runtime, settings: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +222,7 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
         slow=slow,
         spans=experiment.record.spans,
         threads=experiment.threads,
-        patience_seconds=options.get("patience", PATIENCE_SECONDS),
+        patience_seconds=options.get("patience") or PATIENCE_SECONDS,
     )
     chaos, world = chaos_of(options, experiment), environment.find()
     if world is not None:
