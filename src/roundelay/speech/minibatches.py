@@ -69,8 +69,10 @@ class _Shuffled:
     """Shuffle the items (frames or chunks) of utterances across the corpus, in pools of bounded size.
 
     An epoch is a random order of the utterances, cut into pools of about ``pool_items`` items, and each pool is a
-    random order of its items.  Minibatches are consecutive slices.  So an item may meet any other of the corpus in its
-    minibatch, yet what must be remembered is an order of the utterances and a few pools, and reading stays local.
+    random order of its items.  A last pool of less than a quarter joins the one before: the last minibatches of an
+    epoch would be of a few utterances, and batch norm would remember those when the model is evaluated.
+    Minibatches are consecutive slices.  So an item may meet any other of the corpus in its minibatch, yet what must be
+    remembered is an order of the utterances and a few pools, and reading stays local.
     """
 
     def __init__(self, items: Ints, size: int, seed: int, pool_items: int, on_pool: Callable[[], None]) -> None:
@@ -93,7 +95,8 @@ class _Shuffled:
         """Return the utterances in order, each pool's first utterance and each pool's first item, ends included."""
         order = np.random.default_rng((self._seed, epoch)).permutation(len(self.items))
         ends = np.cumsum(self.items[order])
-        number = (ends - 1) // self._pool_items
+        last = max(1, int(self.total / self._pool_items + 0.75)) - 1
+        number = np.minimum((ends - 1) // self._pool_items, last)
         firsts = np.flatnonzero(np.diff(number, prepend=-1))
         offsets = np.concatenate([[0], ends])[np.append(firsts, len(order))]
         return order, np.append(firsts, len(order)), offsets
