@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from roundelay import config
 from roundelay.errors import DataError
+from roundelay.run import RunFolder
 from roundelay.speech.bundle import Bundle
-from roundelay.speech.files import write_json, write_text
+from roundelay.speech.files import read_json, write_json, write_text
 from roundelay.speech.grammar import Grammar, other_grammar, own_grammar
 from roundelay.speech.material import Material, open_material
 from roundelay.speech.prepared import DESCRIPTION
@@ -47,6 +49,8 @@ class DecodeSettings:
     """A language model instead of the run's."""
     dev: Path | None = None
     """Data whose dev split the weights are chosen on, instead of the run's own."""
+    weights_of: Path | None = None
+    """Another run whose weights are taken, as they were chosen there for the same language."""
     resample: bool = False
     """Take audio at a lower rate than the run was trained on."""
     jobs: int = 1
@@ -78,6 +82,8 @@ def decode_run(
         with open_material(
             bundle, data, split, jobs=settings.jobs, resample=settings.resample, progress=progress
         ) as material:
+            if split in trained_on(bundle) and material.digest == bundle.digest:
+                _log.warning("%s: trained on %s; its error rate says little", run, split)
             tuned = choose_weights(bundle, grammar, settings, data, progress)
             plan = Plan(
                 run, grammar, (tuned.weights,), settings.pruning, times=True, nbest=settings.nbest, priors=tuned.priors
@@ -121,9 +127,27 @@ def choose_weights(
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) == 3:
         return Tuned(Weights(**given), None)
-    tuned = None if settings.dev else cached(bundle.run, grammar)
-    tuned = tuned or _tune(bundle, grammar, settings, data, progress)
+    if settings.weights_of is not None:
+        tuned = _weights_of(settings.weights_of, grammar)
+    else:
+        before = None if settings.dev else cached(bundle.run, grammar)
+        tuned = before or _tune(bundle, grammar, settings, data, progress)
     return replace(tuned, weights=replace(tuned.weights, **given), on=None if given else tuned.on)
+
+
+def _weights_of(run: Path, grammar: Grammar) -> Tuned:
+    found = cached(run, own_grammar(Bundle.open(run), grammar.name))
+    if found is None:
+        raise DataError(f"{run}: no weights chosen there for {grammar.name}; decode with it first")
+    return found
+
+
+def trained_on(bundle: Bundle) -> list[str]:
+    """Name the splits that the run was trained on: what its settings say, or else those of its data."""
+    settings = RunFolder(bundle.run).settings
+    told = config.read(settings).get("task", {}).get("train") if settings.is_file() else None
+    found: list[str] = told or bundle.description["train_splits"]
+    return found
 
 
 def _tune(bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None, progress: Progress) -> Tuned:
@@ -133,6 +157,9 @@ def _tune(bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path
             return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
     for candidate in (bundle.data, data):
         if candidate is None or not _has_dev(candidate):
+            continue
+        if DEV in trained_on(bundle) and _same(bundle, candidate):
+            _log.warning("%s: trained on %s, so no weights are chosen on it; --weights-of may help", bundle.run, DEV)
             continue
         try:
             with open_material(bundle, candidate, DEV, jobs=settings.jobs, resample=settings.resample) as material:
@@ -145,6 +172,11 @@ def _tune(bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path
         bundle.run, found.weights.scale, found.weights.penalty, found.weights.prior,
     )  # fmt: skip
     return found
+
+
+def _same(bundle: Bundle, data: Path) -> bool:
+    """Tell whether data are those that the run was trained on."""
+    return (data / DESCRIPTION).is_file() and read_json(data / DESCRIPTION)["digest"] == bundle.digest
 
 
 def _has_dev(data: Path) -> bool:
