@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= demo
 
-.PHONY: demo test test-fast check fix bench docs chaos
+.PHONY: demo test test-fast check fix bench docs chaos audit
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -28,7 +28,7 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/codespell src tests docs benchmarks examples experiments README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/codespell src tests docs tools benchmarks examples experiments README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md
 	$(BIN)/python docs/build.py --check
 
 fix: .venv/ready
@@ -45,6 +45,10 @@ bench: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/python docs/build.py build/docs
+
+# Known vulnerabilities of what is installed, where the advisories can be reached.
+audit: .venv/ready
+	$(BIN)/python tools/audit.py
 
 # Learners killed on real processes and in the simulator.
 chaos: .venv/ready

@@ -64,7 +64,7 @@ class WrittenOrder:
 
 def read_order(path: Path) -> list[str]:
     """Read what `WrittenOrder.save` wrote."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     if not text.endswith("\n"):
         raise DataError(f"{path}: the order was not written to its end")
     tokens = text.split()

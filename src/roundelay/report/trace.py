@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from roundelay.errors import DataError
 from roundelay.record import KINDS
 
 __all__ = ["read_record", "write_trace"]
@@ -14,11 +15,17 @@ __all__ = ["read_record", "write_trace"]
 
 def read_record(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a record; a last line that was cut off in writing is left out."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
                 return
-            yield json.loads(line)
+            try:
+                read = json.loads(line)
+            except (ValueError, RecursionError):  # not JSON, or not UTF-8
+                read = None
+            if not isinstance(read, dict):
+                raise DataError(f"{path}:{number}: not a line of a record, which is a JSON object")
+            yield read
 
 
 def write_trace(record: Path, trace: Path) -> None:

@@ -77,10 +77,23 @@ def num_arcs(fst: Fst) -> int:
 
 def read_graph(path: Any) -> Fst:
     """Read a graph that was written by its ``write`` method."""
-    fst = kaldifst.StdVectorFst.read(str(path))
-    if fst is None:
+    try:
+        fst = kaldifst.StdVectorFst.read(str(path))
+    except (RuntimeError, ValueError, MemoryError):  # which of them is OpenFst's business
+        fst = None
+    if fst is None or not _leads_somewhere(fst):
         raise DataError(f"{path}: not a graph that can be read")
     return fst
+
+
+def _leads_somewhere(fst: Fst) -> bool:
+    """Tell whether every arc ends in a state that exists: searching a damaged graph would end the process."""
+    states: int = fst.num_states
+    if not 0 <= int(fst.start) < states:
+        return states == 0
+    return all(
+        0 <= arc.nextstate < states for state in kaldifst.StateIterator(fst) for arc in kaldifst.ArcIterator(fst, state)
+    )
 
 
 def to_fst(network: Network) -> Fst:

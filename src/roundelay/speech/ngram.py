@@ -231,8 +231,10 @@ def read_arpa(path: str | os.PathLike[str]) -> NgramModel:
     logprobs: dict[Ngram, float] = {}
     backoffs: dict[Ngram, float] = {}
     order, ended = 0, False
-    with Path(path).open(encoding="utf-8", errors="strict") as file:
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in _arpa_body(file):
+            if "\ufffd" in line:
+                raise DataError(f"{path}:{number}: not UTF-8 text; convert it first, with iconv say")
             if line == "\\end\\":
                 ended = True
                 break

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +33,34 @@ UTTERANCES_PER_SHARD = 128
 _FORMAT = 1
 _MAPPED_BYTES = 1 << 26
 _DTYPES = ("float32", "float16", "int32", "int16")
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+
+
+class _Index(msgspec.Struct):
+    """What ``index.json`` holds."""
+
+    format: int
+    dtype: str
+    dim: _Count
+    ids: list[str]
+    rows: list[_Count]
+    shards: list[str]
+    utterances: list[_Count]
+
+
+def _read_index(path: Path) -> _Index:
+    """Read an index that agrees with itself."""
+    try:
+        index = msgspec.convert(read_json(path), _Index)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: not an index that this version reads: {str(error).lower()}") from None
+    counts = (len(index.rows), sum(index.utterances), len(set(index.ids)))
+    agree = all(count == len(index.ids) for count in counts) and len(index.shards) == len(index.utterances)
+    if index.format != _FORMAT or index.dtype not in _DTYPES or not agree:
+        raise DataError(f"{path}: not an index that this version reads")
+    return index
 
 
 @dataclass(frozen=True)
@@ -56,15 +85,13 @@ class Store(Mapping[str, Array]):
         self._private = private
         if not (self.folder / INDEX).is_file():
             raise DataError(f"{self.folder}: no whole store there ({INDEX} is missing)")
-        index = read_json(self.folder / INDEX)
-        if not isinstance(index, dict) or index.get("format") != _FORMAT or index.get("dtype") not in _DTYPES:
-            raise DataError(f"{self.folder / INDEX}: not an index that this version reads")
-        self.dim: int = index["dim"]
-        self.dtype = np.dtype(index["dtype"])
-        self.ids: list[str] = index["ids"]
-        self.lengths: npt.NDArray[np.int64] = np.asarray(index["rows"], np.int64)
-        self._sums: list[str] = index["shards"]
-        counts = np.asarray(index["utterances"], np.int64)
+        index = _read_index(self.folder / INDEX)
+        self.dim: int = index.dim
+        self.dtype = np.dtype(index.dtype)
+        self.ids: list[str] = index.ids
+        self.lengths: npt.NDArray[np.int64] = np.asarray(index.rows, np.int64)
+        self._sums: list[str] = index.shards
+        counts = np.asarray(index.utterances, np.int64)
         self.shards: npt.NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         """Which shard each utterance is in."""
         before = np.concatenate([[0], np.cumsum(self.lengths)])
