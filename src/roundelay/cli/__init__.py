@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "A matrix of strategies, learners and seeds under one budget, and the report.",
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
     "decode": "Words and the word error rate of a split, by a trained run.",
+    "demo": "The whole story in minutes: speech, training by many strategies, decoding, report.",
     "models": "What acoustic models there are, with their presets and settings.",
     "plan": "Every strategy on a cluster that need not exist: ranked, timing only.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",

@@ -49,7 +49,8 @@ class Decoding:
     """Decode what was trained."""
 
     split: str = "test"
-    language: str = "flat"
+    language: str | None = None
+    """Which of the data's language models; by default the one that `roundelay decode` takes."""
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,11 @@ def _train(job: Job, run: Path) -> dict[str, Any]:
     return {name: result[name] for name in ("scores", "seconds", "clock")}
 
 
-def _decode(run: Path, job: Job) -> dict[str, Any] | None:
+def _decode(run: Path, job: Job) -> dict[str, Any]:
     from roundelay.speech.decoding import decode_run
 
-    settings = job["decode"]
-    decode_run(run, Path(job["data"]) if job.get("data") else None, settings["split"], language=settings["language"])
-    found = sorted((run / "decode").glob("*/wer.json"))
-    return json.loads(found[0].read_text(encoding="utf-8")) if found else None
+    settings, data = job["decode"], job.get("data")
+    return decode_run(run, Path(data) if data else None, settings["split"], language=settings.get("language")).report
 
 
 def _line(error: Exception) -> str:
