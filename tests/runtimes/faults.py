@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import json
 import os
@@ -14,10 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import jobs
+import schedules
+import torch
 
+from roundelay.budget import Budget
 from roundelay.chaos import Chaos
+from roundelay.job import Job
 from roundelay.runtimes import launch
+from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.cluster import Fault as ClusterFault
 from roundelay.runtimes.processes import Options
+from roundelay.runtimes.simulation import simulate
+from roundelay.strategies import STRATEGIES
 
 
 @dataclass
@@ -56,19 +66,21 @@ class Outcome:
         """How often each minibatch was trained, as far as the records tell."""
         return Counter(minibatch for steps in self.steps.values() for _, minibatch in steps)
 
-    def stall(self, fault: Fault) -> float:
-        """Return the longest time between two steps of a survivor that ended after the fault."""
-        return max(self.stalls(fault).values(), default=0.0)
-
-    def stalls(self, fault: Fault) -> dict[int, float]:
-        """Return by survivor: the longest time between two of its steps that ended after the fault."""
-        longest = {}
+    def stall(self, fault: Fault, until: float | None = None) -> float:
+        """Return the longest time between two steps of a survivor that ended after the fault, and before ``until``."""
+        longest = [0.0]
         for learner, steps in self.steps.items():
             if learner != fault.learner:
-                times = [time for time, _ in steps]
-                gaps = [(b - a) for a, b in itertools.pairwise(times) if b > fault.at]
-                longest[learner] = max(gaps, default=0.0)
-        return longest
+                times = [time for time, _ in steps if until is None or time < until]
+                longest += [b - a for a, b in itertools.pairwise(times) if b > fault.at]
+        return max(longest)
+
+    def pause(self, moment: float, fault: Fault) -> float:
+        """Return the longest time between two steps of a survivor with this moment in it."""
+        times = [[time for time, _ in steps] for learner, steps in self.steps.items() if learner != fault.learner]
+        return max(
+            (b - a for each in times for a, b in itertools.pairwise(each) if a <= moment + 0.01 < b), default=0.0
+        )
 
     @property
     def joined(self) -> list[dict[str, Any]]:
@@ -96,3 +108,46 @@ def run(
         steps[learner] = sorted([*steps.get(learner, []), *mine])
     events = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
     return Outcome(results, steps, events)
+
+
+# -- starting and stopping ----------------------------------------------------------------------------------------
+
+
+def learners_left() -> list[int]:
+    """Return learners that some fork server of this process still has."""
+    return [grandchild for child in _children_of(os.getpid()) for grandchild in _children_of(child)]
+
+
+def _children_of(process: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if f"\nPPid:\t{process}\n" in status.read_text():
+                found.append(int(status.parent.name))
+    return found
+
+
+def usage() -> dict[str, int]:
+    """Return what this process uses."""
+    gc.collect()
+    status = Path("/proc/self/status").read_text()
+    kilobytes = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+    return {
+        "kilobytes": kilobytes,
+        "threads": len(os.listdir("/proc/self/task")),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def cycle_simulated(turn: int) -> None:
+    """Start and stop a simulated run, every other one with a fault."""
+    names = sorted(STRATEGIES)
+    strategy = schedules.make_strategy(names[turn % len(names)])
+    faults = [ClusterFault(1, 0.05, 0.1)] if turn % 2 else []
+    job = Job(schedules.Pull(8), strategy, Budget(8, 8), lambda m: torch.optim.SGD(m.parameters(), lr=0.05))
+    simulate(job.training, Cluster(faults=faults), learners=4, servers=strategy.servers, seed=turn)
+
+
+def cycle_processes() -> None:
+    """Start and stop a run on two processes."""
+    launch.run(jobs.entry("train"), {"strategy": "gossip", "minibatches": 6}, size=2)
