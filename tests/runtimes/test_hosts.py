@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,11 +104,33 @@ def test_one_host_too_many() -> None:
     store, port = keep_store("127.0.0.1")
     for number in range(2):
         store.set(f"host/{number}", True)
+    store.set("token", "")
     store.add("hosts", 1)
     with (
         pytest.raises(SettingsError, match="all 2 hosts are there already"),
         meet(Hosts(f"127.0.0.1:{port}", 2, number=1, timeout_seconds=5)),
     ):
+        pass
+
+
+def test_two_runs_that_meet_by_mistake() -> None:
+    port = free_port()
+    first = threading.Thread(
+        target=_meet_quietly, args=(Hosts(f"127.0.0.1:{port}", 2, 0, timeout_seconds=3, token="a"),)
+    )
+    first.start()
+    try:
+        with (
+            pytest.raises(SettingsError, match="another --token"),
+            meet(Hosts(f"127.0.0.1:{port}", 2, 1, timeout_seconds=3, token="b")),
+        ):
+            pass
+    finally:
+        first.join()
+
+
+def _meet_quietly(hosts: Hosts) -> None:
+    with contextlib.suppress(CommunicationError), meet(hosts):
         pass
 
 

@@ -57,6 +57,7 @@ Examples:
 )
 @click.option("--rendezvous", metavar="HOST:PORT", help="Several hosts: run the same command on each of them.")
 @click.option("--hosts", type=int, default=1, show_default=True, help="How many hosts meet at the rendezvous.")
+@click.option("--token", default="", help="A word that all hosts of this run give, against mix-ups of two runs.")
 @click.option(
     "--restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N",
     help="When all learners are gone (under MPI: any), resume from the last checkpoint, N times at most.",
@@ -231,7 +232,7 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
         return _in_world(experiment, out, settings, world, as_json=options["as_json"], resume=resume)
     hosts = None
     if options["rendezvous"] is not None:
-        hosts = Hosts(options["rendezvous"], options["hosts"])
+        hosts = Hosts(options["rendezvous"], options["hosts"], token=options["token"])
         hosts.parse()
     elif options["hosts"] > 1:
         raise SettingsError(

@@ -34,6 +34,8 @@ class Hosts:
     """How long to wait for the others."""
     silence_seconds: float = 60.0
     """How long the first host may be silent before the others give up."""
+    token: str = ""
+    """A word that all hosts of one run give, so that two runs which meet by mistake part at once."""
 
     def parse(self) -> tuple[str, int]:
         """Return the host and the port of the rendezvous."""
@@ -76,6 +78,8 @@ def meet(hosts: Hosts | None) -> Iterator[Meeting]:
     first = _keep(hosts, host, port)
     store = first or _reach(hosts, host, port)
     try:
+        if first is not None:
+            store.set("token", hosts.token)
         number = 0 if first is not None else _take_number(hosts, store)
         store.set(f"host/{number}", True)
         _await_all(hosts, store, "host", hosts.timeout_seconds)
@@ -130,6 +134,9 @@ def _reach(hosts: Hosts, host: str, port: int) -> Store:
 
 
 def _take_number(hosts: Hosts, store: Store) -> int:
+    store.wait("token")
+    if store.get("token") != hosts.token:
+        raise SettingsError(f"rendezvous {hosts.rendezvous}: another run is there, which has another --token")
     number = hosts.number if hosts.number is not None else store.add("hosts", 1)
     if number >= hosts.count or store.has(f"host/{number}"):
         raise SettingsError(f"rendezvous {hosts.rendezvous}: all {hosts.count} hosts are there already")
