@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -232,9 +233,13 @@ def _keys(kinds: dict[str, str]) -> str:
 
 def _figure(figure: Figure) -> str:
     keys = _keys(KINDS) if figure.kind == "stack" else ""
-    scrolling = " scrolling" if any(bar.run for bar in figure.bars) else ""
+    alone = any(bar.run for bar in figure.bars)
+    scrolling = " scrolling" if alone else ""
+    sizes = Counter(each.style.facet for each in (figure.bars or figure.series))
+    rows = max((bar.style.learners for bar in figure.bars), default=1) if alone else max(sizes.values(), default=1)
     return (
-        f'<figure id="figure-{figure.name}" data-figure="{figure.name}" data-kind="{figure.kind}"><div class="head">'
+        f'<figure id="figure-{figure.name}" data-figure="{figure.name}" data-kind="{figure.kind}" '
+        f'data-panels="{len(sizes) or 1}" data-rows="{rows}"><div class="head">'
         f"<h3>{escape(figure.title)}</h3></div><figcaption>{escape(figure.caption)}</figcaption>"
         f'<div class="legend">{keys}</div><div class="frame{scrolling}"></div>'
         f'<details class="numbers"><summary>Numbers</summary></details></figure>'

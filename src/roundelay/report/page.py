@@ -109,7 +109,7 @@ def make_sections(board: Board) -> list[Section]:
         Section("resilience", "Resilience", "What one slow learner does to all.", _good(speeds.resilience(board)), []),
         Section("time", "Where the time goes", "Computing is progress; waiting and communicating are its price.",
                 _good(inside.shares(board)), [], timeline=bool(inside.shown_runs(board))),
-        Section("apart", "How far learners drift apart", "The price of not waiting: stale gradients, different weights.",
+        Section("apart", "How far learners drift apart", "The price of not waiting is staleness.",
                 _good(inside.apart(board)), []),
         Section("traffic", "Traffic", "What a network has to carry.", _good(speeds.traffic(board)), []),
         Section("events", "Events", "What happened to runs besides training.", [], list(happenings.events(board))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html import escape
@@ -24,6 +25,8 @@ class Item:
     value: float | None = None
     tone: str = ""
     """``good``, ``bad`` or ``quiet``, which the text says as well."""
+    more: str = ""
+    """What stands below it in small print, such as a range."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,16 @@ def _tr(table: Table, line: Line) -> str:
         value = "" if item.value is None else f' data-value="{item.value!r}"'
         tag = 'th scope="row"' if i == 0 else "td"
         shown = f' class="{" ".join(names)}"' if names else ""
-        cells.append(f"<{tag}{shown}{value}>{escape(item.text)}</{tag.partition(' ')[0]}>")
+        more = f"<small>{escape(item.more)}</small>" if item.more else ""
+        cells.append(f"<{tag}{shown}{value}>{escape(item.text)}{more}</{tag.partition(' ')[0]}>")
     return f'<tr data-strategy="{escape(line.strategy)}" data-learners="{line.learners}">{"".join(cells)}</tr>'
 
 
 def _of(spread: Spread | None, name: str = "", *, unit: str = "") -> Item:
     if spread is None:
         return Item("–")
-    return Item(words.range_of(spread, name, unit=unit), spread["median"])
+    text, _, ends = words.range_of(spread, name, unit=unit).partition(" [")
+    return Item(text, spread["median"], more=ends.rstrip("]").replace(", ", " to "))
 
 
 def _share(board: Board, row: Row, kind: str) -> Item:
@@ -117,6 +122,7 @@ def results(board: Board) -> Iterator[Table]:
     """Make the table of results, one for each clock."""
     for clock in board.clocks:
         rows = [row for row in board.rows if row["clock"] == clock]
+        rows.sort(key=lambda row: (board.place(row), -row["learners"], row["rank"] or math.inf, row["strategy"]))
         columns = _columns(board, rows, clock)
         yield Table(
             f"results-{clock}",

@@ -16,6 +16,7 @@ function start() {
   }, { rootMargin: "300px" });
   for (const node of document.querySelectorAll("figure[data-figure]")) {
     const figure = { node, seen: false, stale: true, plot: null };
+    roomy(node);
     figures.push(figure);
     watch.observe(node);
   }
@@ -30,10 +31,20 @@ function start() {
   document.documentElement.dataset.ready = "true";
 }
 
+// Keep about as much room as a figure will take, so that the page does not jump when it is drawn.
+function roomy(node) {
+  const { kind, panels: count, rows } = node.dataset;
+  if (kind === "timeline") return;
+  const [columns, width] = layout(node, Number(count));
+  const high = kind === "lines" ? (count > 1 ? 275 : Math.min(340, Math.max(250, width * 0.56))) : Number(rows) * ROW[kind] + 50;
+  node.querySelector(".frame").style.minHeight = `${Math.ceil(count / columns) * high}px`;
+}
+
 function refresh(figure) {
   if (!figure.stale) return;
   figure.stale = false;
   if (!figure.plot) figure.plot = make(figure.node);
+  figure.node.querySelector(".frame").style.minHeight = "";
   figure.plot.draw();
 }
 

@@ -1,0 +1,90 @@
+"""Run folders for tests of reports: real ones from the simulator, and records written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from roundelay.experiment import Experiment
+from roundelay.record import Record
+from roundelay.run import RunFolder
+from roundelay.train import describe, train_simulated
+
+HOSTILE = '<script>alert("x")</script>&\'"<img src=x onerror=alert(1)>'
+
+
+def simulate_run(folder: Path, strategy: str, learners: int, **changes: Any) -> Path:
+    """Train a very small task in the simulator, as `roundelay train` does."""
+    table: dict[str, Any] = {
+        "task": {"name": "tiny", "frames_per_epoch": 640, "hidden": [8]},
+        "batch": {"size": 16},
+        "strategy": {"name": strategy},
+        "learners": learners,
+        "budget": {"minibatches": 80, "evaluate_every": 20},
+        "optimizer": {"name": "SGD", "lr": 0.1},
+        "cluster": {"name": "a switch", "compute": {"seconds": 0.02, "jitter": 0.1}},
+        "seed": 1,
+    }
+    experiment = Experiment.of(table | changes)
+    run = RunFolder(folder)
+    run.create(experiment, describe(experiment, experiment.job(), "simulator"))
+    train_simulated(experiment, run)
+    return folder
+
+
+def write_run(
+    folder: Path, strategy: str, learners: int, *, clock: str = "wall", steps: int = 30, slow: float = 1.0
+) -> Path:
+    """Write a run as a runtime would have, without training anything."""
+    folder.mkdir(parents=True)
+    quoted = json.dumps(strategy)  # of which TOML understands enough
+    (folder / "settings.toml").write_text(
+        f'learners = {learners}\nseed = 1\n[task]\nname = "tiny"\n[strategy]\nname = {quoted}\n[optimizer]\nlr = 0.1\n'
+        f'[cluster]\nname = "a switch"\nstragglers = [{{ learner = 0, factor = {slow} }}]\n',
+        encoding="utf-8",
+    )
+    about = {
+        "on": "simulator" if clock == "virtual" else "processes",
+        "learners": learners,
+        "roundelay": "0",
+        "torch": "0",
+    }
+    (folder / "run.json").write_text(json.dumps(about), encoding="utf-8")
+    record = Record(folder / "record.jsonl", clock=clock)
+    for step in range(steps):
+        for learner in range(learners):
+            who, begin = f"learner {learner}", 0.1 * step + 0.001 * learner
+            record.span("compute", who, begin, begin + 0.07)
+            record.span("communicate", who, begin + 0.07, begin + 0.08)
+            record.span("wait", who, begin + 0.08, begin + 0.1)
+            record.add(who, "bytes", 1000)
+            record.write("step", who, begin + 0.1, minibatch=step, frames=16, loss=2.0 / (1 + step), staleness=step % 3)
+        if step % 10 == 9:
+            scores = {"loss": 1.5 / (1 + step), "error": 0.8 / (1 + step), "distance": 0.1 * learners}
+            record.write("evaluate", "learner 0", 0.1 * step + 0.15, minibatch=step * learners, epoch=1.0, **scores)
+    record.close(0.1 * steps)
+    (folder / "model.json").write_text(json.dumps({"scores": {"loss": 0.05, "error": 0.03}}), encoding="utf-8")
+    return folder
+
+
+def decode_run(folder: Path, wrong: int, *, name: str = "tiny-test-bigram", utterances: int = 40) -> None:
+    """Write what decoding would have: utterances of three words, so many of them with one error."""
+    place = folder / "decode" / name
+    place.mkdir(parents=True)
+    rows = []
+    for i in range(utterances):
+        heard = "one two four" if i < wrong else "one two three"
+        rows.append(
+            {
+                "utterance": f"u{i}",
+                "reference": "one two three",
+                "hypothesis": heard,
+                "errors": int(i < wrong),
+                "words": 3,
+            }
+        )
+    (place / "utterances.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rate = 100 * wrong / (3 * utterances)
+    wer = {"wer": rate, "interval": [rate * 0.7, rate * 1.3], "words": 3 * utterances, "errors": wrong}
+    (place / "wer.json").write_text(json.dumps(wer), encoding="utf-8")
