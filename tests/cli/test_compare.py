@@ -60,7 +60,7 @@ def test_a_study_and_its_report(tmp_path: Path) -> None:
     ("strategies", "message"),
     [
         ('["averaging", "bumf"]', "small.toml: strategies[1]: unknown strategy 'bumf'; did you mean 'bmuf'?"),
-        ('[{ name = "bmuf", blok = 2 }]', "strategy: unknown key 'blok'; did you mean 'block'?"),
+        ('[{ name = "bmuf", blocks = 2 }]', "strategy: unknown key 'blocks'; did you mean 'block'?"),
         ("[]", "strategies: at least one is needed"),
     ],
 )
