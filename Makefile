@@ -10,13 +10,9 @@ OUT ?= demo
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,speech,synthetic,mpi,plot]'
 	touch $@
 
-# What there is, from audio to aligned states, and one model trained by two strategies on processes and in the simulator.
+# The whole story in minutes: speech, training by the papers' strategies on processes and simulated, decoding, report.
 demo: .venv/ready
-	rm -rf $(OUT)
-	$(BIN)/roundelay corpus synth --out $(OUT)/corpus --hours 0.17 --jobs 2
-	$(BIN)/roundelay prepare $(OUT)/corpus --out $(OUT)/data --jobs 2
-	$(BIN)/roundelay train experiments/tiny.toml --out $(OUT)/processes --learners 2 --strategy bmuf
-	$(BIN)/roundelay train experiments/tiny.toml --out $(OUT)/simulated --learners 16 --strategy adpsgd --on simulator --slow 3=10
+	$(BIN)/roundelay demo --out $(OUT)
 
 test: .venv/ready
 	$(BIN)/python -m pytest
