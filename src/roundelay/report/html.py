@@ -84,7 +84,8 @@ def render(board: Board, sections: list[Section], timelines: list[dict[str, Any]
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title} · Roundelay report</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<a class="skip" href="#results">Skip to the results</a>\n<div class="page">\n{_header(board)}'
-        f"<aside>{_contents(sections)}{_filters(board)}</aside>\n<main>{_answer(board)}{main}{_notes(board)}</main>\n"
+        f"{_answer(board)}\n<aside>{_contents(sections)}{_filters(board)}</aside>\n"
+        f"<main>{main}{_notes(board)}</main>\n"
         f"<footer>Made by roundelay report from the runs' own records; nothing was fetched, nothing was left out."
         f"</footer>\n</div>\n<noscript><p>Plots are drawn by a script, which is not running here; every table is above."
         f"</p></noscript>\n{''.join(data)}\n<script>{script}</script>\n</body>\n</html>\n"
@@ -254,7 +255,7 @@ def _timeline() -> str:
         '<div class="head"><h3>Timeline</h3></div>'
         "<figcaption>Who did what, and when. Drag to zoom in; arrow keys move, plus and minus zoom, a double click "
         "shows all. Of a long run a stretch is kept: its beginning, or the time around its first fault.</figcaption>"
-        f'<div class="legend">{keys}</div><div class="frame"></div></figure>'
+        f'<div class="legend">{keys}</div><div class="frame"></div><p class="part" hidden></p></figure>'
     )
 
 

@@ -83,7 +83,7 @@ def _timeline(cell: Cell, details: Details, most: int) -> dict[str, Any]:
         "clock": cell["clock"],
         "begin": window.begin,
         "end": window.end,
-        "whole": window.whole,
+        "whole": max(window.whole, details.seconds),
         "tick": tick,
         "kinds": list(KINDS),
         "rows": [{"who": who, "spans": _pack(spans, window.begin, tick)} for who, spans in window.spans.items()],

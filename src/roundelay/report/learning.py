@@ -138,7 +138,7 @@ def _against_time(board: Board, name: str, clock: str) -> Figure:
     rows = [row for row in board.rows if row["clock"] == clock]
     series = [Series(style, label, curve(board, row, name, "seconds")) for row, _, label, style in board.panels(rows)]
     ends = [line.points[-1][0] for line in series if line.points]
-    wide = bool(ends) and max(ends) > 6 * min(ends)
+    wide = bool(ends) and max(ends) > 3 * min(ends)
     return Figure(
         f"{name.replace('_', '-')}-time-{clock}",
         f"{NAMES[name]} against {clock} time",

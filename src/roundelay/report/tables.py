@@ -73,8 +73,10 @@ def to_html(table: Table) -> str:
     )
     body = "".join(_tr(table, line) for line in table.lines)
     return (
+        f'<p class="caption" id="about-{escape(table.name)}">{escape(table.caption)}</p>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-        f'<table id="table-{escape(table.name)}"><caption>{escape(table.caption)}</caption>'
+        f'<table id="table-{escape(table.name)}" aria-label="{escape(table.title)}" '
+        f'aria-describedby="about-{escape(table.name)}">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

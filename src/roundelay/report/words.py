@@ -78,8 +78,8 @@ def range_of(spread: Spread, name: str = "", *, unit: str = "") -> str:
     known = [value for value in spread["values"] if value is not None]
     if len(known) < 2 or spread["median"] is None:
         return text
-    high = write(spread["high"]) if spread["high"] is not None else "missed"
-    return f"{text} [{write(spread['low'])}, {high}]"
+    low, high = write(spread["low"]), write(spread["high"]) if spread["high"] is not None else "missed"
+    return f"{text} [{low}, {high}]" if low != high else text
 
 
 def answer_of_runs(rows: Sequence[Row], runs: dict[str, Details], target: Target | None) -> Answer:

@@ -29,6 +29,9 @@ function drawTimeline(figure, spec, frame) {
     canvas.addEventListener("pointermove", (event) => !event.buttons && pointed(event));
     canvas.addEventListener("pointerleave", hideTip);
     frame.replaceChildren(canvas);
+    const note = figure.querySelector(".part");
+    note.hidden = !data || data.end - data.begin > 0.98 * data.whole;
+    if (data) note.textContent = `On record here: from ${number(data.begin, 3)} s to ${number(data.end, 3)} s of ${number(data.whole, 3)} s.`;
     if (data) paint();
   }
 
