@@ -14,6 +14,7 @@ from roundelay.speech import ngram
 from roundelay.speech.context import Network
 from roundelay.speech.graph import build, ctc, from_fst, to_fst
 from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.nbest import n_best
 from roundelay.speech.search import (
     Best,
     Pruning,
@@ -22,7 +23,6 @@ from roundelay.speech.search import (
     best_path,
     check_fit,
     largest_input,
-    n_best,
     penalised,
 )
 

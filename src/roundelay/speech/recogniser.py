@@ -16,8 +16,9 @@ from roundelay.speech.bundle import Bundle
 from roundelay.speech.grammar import Grammar, known_phones
 from roundelay.speech.graph import read_graph
 from roundelay.speech.inputs import Combined
+from roundelay.speech.nbest import n_best
 from roundelay.speech.network import Scorer, load_network
-from roundelay.speech.search import Pruning, Weights, acoustic_scores, best_path, check_fit, modules, n_best, names
+from roundelay.speech.search import Pruning, Weights, acoustic_scores, best_path, check_fit, modules, names
 from roundelay.speech.search import penalised as with_penalty
 from roundelay.speech.times import Timer
 from roundelay.speech.workers import Workers

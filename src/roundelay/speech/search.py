@@ -127,62 +127,6 @@ def best_path(graph: Fst, scores: Array, pruning: Pruning) -> Best:
     return Best(list(words), weight.value1 + weight.value2, complete)
 
 
-def n_best(graph: Fst, scores: Array, pruning: Pruning, count: int) -> list[Best]:
-    """List the best word sequences, each once, best first; max_active does not count here."""
-    if not len(scores):
-        return [Best([], 0.0, False)]
-    # Large lattices are slow to determinise, and small ones mostly have enough in them.
-    found: list[Best] = []
-    for share in (0.15, 0.3, 0.6, 0.9):
-        found = _n_best(graph, scores, pruning.beam, share * pruning.beam, count)
-        if len(found) >= count:
-            break
-    return found
-
-
-def _n_best(graph: Fst, scores: Array, beam: float, lattice_beam: float, count: int) -> list[Best]:
-    kaldi_decoder, kaldifst = modules()
-    options = kaldi_decoder.LatticeSimpleDecoderConfig(beam=beam, lattice_beam=lattice_beam)
-    decoder = kaldi_decoder.LatticeSimpleDecoder(graph, options)
-    decoder.decode(kaldi_decoder.DecodableCtc(scores))
-    complete = math.isfinite(decoder.final_relative_cost())
-    found, lattice = decoder.get_raw_lattice(use_final_probs=complete)
-    if not found:
-        return [Best([], math.inf, False)]
-    words = _words_of(lattice)
-    kaldifst.rmepsilon(words)
-    words = kaldifst.determinize(words)
-    paths = kaldifst.convert_nbest_to_vector(kaldifst.shortest_path(words, n=count))
-    sequences = (kaldifst.get_linear_symbol_sequence(path) for path in paths)
-    return sorted((Best(list(s[2]), s[3].value, complete) for s in sequences), key=lambda best: best.cost)
-
-
-def _words_of(lattice: Any) -> Fst:
-    """Keep of a lattice the words and the whole costs; its text is all that kaldifst gives of a lattice's arcs."""
-    _, kaldifst = modules()
-    result = kaldifst.StdVectorFst()
-    for _ in range(lattice.num_states):
-        result.add_state()
-    result.start = lattice.start
-    for line in lattice.to_str().splitlines():
-        fields = line.split()
-        state, target, word, cost = _parse(fields)
-        if target is None:
-            result.set_final(state, cost)
-        else:
-            result.add_arc(state, kaldifst.StdArc(word, word, cost, target))
-    return result
-
-
-def _parse(fields: Sequence[str]) -> tuple[int, int | None, int, float]:
-    """Read ``state target input output [costs]`` or ``state [costs]``; no costs are zero."""
-    numbers, costs = (fields[:4], fields[4:]) if len(fields) > 2 else (fields[:1], fields[1:])
-    cost = sum(map(float, costs[0].split(","))) if costs else 0.0
-    if len(numbers) == 1:
-        return int(numbers[0]), None, 0, cost
-    return int(numbers[0]), int(numbers[1]), int(numbers[3]), cost
-
-
 def names(ids: Sequence[int], words: Sequence[str]) -> list[str]:
     """Turn word ids into words."""
     return [words[i - 1] for i in ids]

@@ -60,9 +60,8 @@ class Timer:
         from roundelay.speech.graph import ctc_linear
 
         kaldi_decoder, _ = modules()
-        decoder = kaldi_decoder.FasterDecoder(
-            ctc_linear(words, self._lexicon), kaldi_decoder.FasterDecoderOptions(beam=1e4)
-        )
+        graph = ctc_linear(words, self._lexicon)  # a name of its own: the decoder does not keep it alive
+        decoder = kaldi_decoder.FasterDecoder(graph, kaldi_decoder.FasterDecoderOptions(beam=1e4))
         decoder.decode(kaldi_decoder.DecodableCtc(scores))
         if not decoder.reached_final():
             return []
