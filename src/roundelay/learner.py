@@ -229,8 +229,9 @@ class Learner:
         """
         if self.optimizer is None:
             return []
-        if not self.optimizer.state:
-            self._make_moments()
+        fresh = [place for place in self._parameters if place.tensor not in self.optimizer.state]
+        if fresh:  # a server steps in its own part only
+            self._make_moments(fresh)
         return self._moments(part)
 
     def _moments(self, part: slice | None = None) -> list[Tensor]:
@@ -253,15 +254,21 @@ class Learner:
             for moment, mean in zip(moments, flat.split([moment.numel() for moment in moments]), strict=True):
                 moment.copy_(mean.view(moment.shape))
 
-    def _make_moments(self) -> None:
+    def _make_moments(self, fresh: Sequence[Place]) -> None:
         # A step along a zero gradient, on weights that are thrown away, has the optimizer make its state; zeroed, it
         # is the state before the first step of every optimizer whose moments start at zero.
+        assert self.optimizer is not None
         scratch = self.weights.clone()
         self._point(scratch, torch.zeros_like(scratch))
+        for place in self._parameters:
+            if place not in fresh:
+                place.tensor.grad = None
         self.step_optimizer()
         self._point(self.seen, self._grad)
-        for moment in self._moments():  # none at all of SGD without momentum
-            moment.zero_()
+        for place in fresh:
+            for moment in self.optimizer.state.get(place.tensor, {}).values():  # none of SGD without momentum
+                if isinstance(moment, Tensor):
+                    moment.zero_()
 
     # -- views --------------------------------------------------------------------------------------------------
 
