@@ -148,8 +148,9 @@ class Roster:
             seat.opened = Event("a learner that serves")
 
     def _form_if_all_here(self) -> None:
-        waiting_for = [seat for seat in self.alive if seat not in self._arrivals]
-        if waiting_for or not self.alive or (self.epoch >= 0 and not self.over):
+        if len(self._arrivals) < len(self.alive) or not self.alive or (self.epoch >= 0 and not self.over):
+            return
+        if any(seat not in self._arrivals for seat in self.alive):
             return
         resolve = self._arrivals[self.alive[0]][2]
         self.alive, self._asking = [*self.alive, *self._asking], []
