@@ -25,6 +25,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.axisbelow": True,
     "axes.edgecolor": "#8a8f96",
     "axes.grid": True,
     "axes.titlesize": 8.5,
@@ -68,7 +69,7 @@ def draw(figure: Figure, strategies: Sequence[str], folder: Path, formats: Seque
         longest = max(len(items) for items in facets.values())
         height = 2.3 if figure.kind == "lines" else 0.6 + longest * (0.34 if figure.kind == "ridges" else 0.2)
         canvas = Canvas(figsize=(max(3.4, 2.7 * columns), height * rows + 0.3), layout="constrained")
-        axes = canvas.subplots(rows, columns, squeeze=False, sharex=figure.kind != "stack").flat
+        axes = canvas.subplots(rows, columns, squeeze=False, sharex=True, sharey=figure.kind == "lines").flat
         for ax, (facet, items) in zip(axes, facets.items(), strict=False):
             ax.set_title(facet)
             _PAINT[figure.kind](ax, figure, items, strategies)
@@ -114,7 +115,12 @@ def _legend(canvas: Any, figure: Figure) -> None:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles and figure.kind in ("lines", "stack"):
-        canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 5))
+        canvas.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=min(len(handles), max(3, round(canvas.get_figwidth() / 1.4))),
+        )
 
 
 def _lines(ax: Any, figure: Figure, items: list[Series], strategies: Sequence[str]) -> None:
@@ -145,7 +151,7 @@ def _drawable(figure: Figure, point: list[float]) -> bool:
 
 
 def _scales(ax: Any, figure: Figure) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     ax.set_xscale(figure.x.scale)
@@ -155,7 +161,10 @@ def _scales(ax: Any, figure: Figure) -> None:
         ax.xaxis.set_minor_locator(NullLocator())
     for axis, own in ((ax.xaxis, figure.x), (ax.yaxis, figure.y)):
         if own.scale == "log":
+            if own.label != "learners":
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axis.set_major_formatter(plain)
+            axis.set_minor_formatter(NullFormatter())
     if figure.y.zero:
         ax.set_ylim(bottom=0)
 
