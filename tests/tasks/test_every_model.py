@@ -1,0 +1,102 @@
+"""Every model under every strategy: in the simulator all of them, on two processes each model and each strategy."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cases import CASES, SETTINGS, fitting
+from roundelay.experiment import BatchSettings, BudgetSettings, Experiment
+from roundelay.models import MODELS
+from roundelay.run import RunFolder
+from roundelay.runtimes import launch
+from roundelay.strategies import STRATEGIES
+from roundelay.task import evaluate
+from roundelay.train import train_simulated
+from roundelay.training import Training
+
+MINIBATCHES = 24
+
+
+def experiment(toned: str, model: str, strategy: str, learners: int) -> Experiment:
+    table: dict[str, Any] = {
+        "task": {
+            "name": "acoustic",
+            "data": toned,
+            "chunk": 20,
+            "model": {"name": model, "preset": "tiny"},
+            "held_out_split": "train",  # a few steps show there first
+        },
+        "strategy": {"name": strategy} | SETTINGS.get(strategy, {}),
+        "optimizer": {"name": "Adam", "lr": 0.01},
+    }
+    built = Experiment.of(table)
+    learners = fitting(built.strategy, learners)
+    return built.replace(
+        learners=learners, batch=BatchSettings(size=60), clip=1.0, budget=BudgetSettings(minibatches=MINIBATCHES)
+    )
+
+
+@pytest.fixture(scope="module")
+def losses(toned: str) -> dict[str, float]:
+    """The loss of each model before it is trained."""
+    found = {}
+    for model in MODELS:
+        task = experiment(toned, model, "synchronous", 1).make_task()
+        sums = evaluate(task, task.module(), range(task.held_out), lambda: None)
+        found[model] = sums["loss"] / sums["frames"]
+    return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("model", MODELS)
+def test_in_the_simulator(model: str, strategy: str, toned: str, losses: dict[str, float]) -> None:
+    what = experiment(toned, model, strategy, 4)
+    trained = set[int]()
+
+    def watch(training: Training) -> None:
+        finished = training.ledger.finished
+
+        def note(number: int) -> None:
+            trained.add(number)
+            finished(number)
+
+        training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
+
+    result = train_simulated(what, None, watch=watch)
+    assert trained == set(range(MINIBATCHES))
+    assert result["scores"]["loss"] < losses[model]
+
+
+COVERING = list(zip(STRATEGIES, itertools.cycle(MODELS), strict=False))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("strategy", "model"), COVERING)
+def test_on_two_processes(strategy: str, model: str, toned: str, tmp_path: Path) -> None:
+    what = experiment(toned, model, strategy, 2)
+    settings = {"experiment": what.plain(), "folder": str(tmp_path), "minibatches": MINIBATCHES}
+    launch.run(
+        "roundelay.train:train_learner", settings, size=what.learners + what.strategy.servers, folder=tmp_path
+    )  # fmt: skip
+    saved, first = load_file(RunFolder(tmp_path).model), what.make_task().module().state_dict()
+    assert saved.keys() == first.keys()
+    assert any(not torch.equal(saved[name], first[name]) for name in first)
+    assert (tmp_path / "acoustic" / "bundle.json").is_file()
+    if len(what.strategy.pace(what.learners)) == 1:  # lockstep: to the bit
+        folder = RunFolder(tmp_path / "simulated")
+        folder.create(what, {})
+        train_simulated(what, folder)
+        simulated = load_file(folder.model)
+        assert all(torch.equal(saved[name], simulated[name]) for name in saved)
+
+
+def test_each_is_covered() -> None:
+    assert {strategy for strategy, _ in COVERING} == set(STRATEGIES) <= set(CASES)
+    assert {model for _, model in COVERING} == set(MODELS)
