@@ -58,7 +58,7 @@ class RBM(nn.Module):
         Hidden units are sampled once, in between; visible units and the last hidden ones are left as probabilities.
         """
         h = self.hidden(v)
-        back = self.visible(torch.bernoulli(h))
+        back = self.visible((torch.rand_like(h) < h).to(h))  # torch.bernoulli raises for NaN; the loop names it
         again = self.hidden(back)
         statistics = {
             "weight": (h.T @ v - again.T @ back) / len(v),
