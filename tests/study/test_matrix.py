@@ -34,11 +34,13 @@ def test_rates_grow_with_the_learners_where_gradients_are_averaged(tmp_path: Pat
 
 def test_a_divided_minibatch_keeps_the_rate(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.toml", strategies='["synchronous", "asgd"]', learners="[4]")
-    path.write_text(path.read_text().replace("{ size = 16 }", "{ total = 32 }").replace(", evaluate_every = 20", ""))
+    path.write_text(path.read_text().replace("{ size = 16 }", "{ total = 32 }"))
     matrix = expand(Study.read(path))
     assert {t.rate for t in matrix.trials if t.strategy == "synchronous"} == {0.05, 0.2}
     assert {t.rate for t in matrix.trials if t.strategy == "asgd"} == {0.0125, 0.05}
     assert {cell.minibatches for cell in matrix.cells if cell.learners == 4} == {80}
+    looks = {cell.learners: cell.settings["budget"]["evaluate_every"] for cell in matrix.cells}
+    assert looks == {1: 20, 4: 80}
     assert {cell.frames for cell in matrix.cells} == {640}
 
 

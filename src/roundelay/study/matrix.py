@@ -148,6 +148,8 @@ class _Maker:
         table["cluster"] = _cluster(table, study, cluster, learners)
         table.setdefault("record", {}).setdefault("spans", SPANS)
         common = table.get("batch", {}).get("total") is not None
+        if common and (every := table.get("budget", {}).get("evaluate_every")) is not None:
+            table["budget"] = table["budget"] | {"evaluate_every": every * learners}  # after as many frames
         _fit_nodes(entry, table["cluster"], learners)
         minibatches, frames = self._measure(table, common=common)
         fitted = fit_period(entry, minibatches=minibatches, learners=learners, wanted=study.blocks)
