@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +21,10 @@ _decode = msgspec.json.Decoder().decode
 
 def finite(value: object) -> float | None:
     """Return a number as a float; ``None`` stands for anything else, NaN and infinity included."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    number = float(value)
-    return number if abs(number) < float("inf") else None
+    kind = type(value)  # not isinstance: a record has millions, and type() is quick but narrows nothing
+    if kind is float:
+        return value if -math.inf < value < math.inf else None  # type: ignore[operator,return-value]
+    return float(value) if kind is int else None  # type: ignore[arg-type]
 
 
 def read_object(path: Path, problems: Problems, *, needed: bool = False) -> dict[str, Any]:
