@@ -32,7 +32,9 @@ def test_fitted_to_eight_gpus_it_predicts_32(published: ModuleType) -> None:
     found = published.predict(machine)
     wanted = {("all-reduce", 16): 9.3, ("all-reduce", 32): 16.7, ("butterfly", 16): 10.1, ("butterfly", 32): 18.0}
     assert found == pytest.approx(wanted, rel=0.1)
-    shipped = config.build(Cluster, config.read(ROOT / "experiments" / "clusters" / "k20-mpi.toml"), "k20")
+    shipped = config.build(
+        Cluster, config.read(ROOT / "src" / "roundelay" / "planning" / "clusters" / "k20-mpi.toml"), "k20"
+    )
     assert shipped.compute.seconds_per_frame == pytest.approx(machine.compute.seconds_per_frame, rel=0.01)
     assert shipped.between.bandwidth == pytest.approx(machine.between.bandwidth, rel=0.01)
     assert shipped.verb_seconds == pytest.approx(machine.verb_seconds, rel=0.01)

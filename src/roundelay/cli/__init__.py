@@ -14,6 +14,7 @@ from roundelay._version import __version__
 from roundelay.errors import RoundelayError, suggest
 
 COMMANDS = {
+    "calibrate": "Describe a cluster by a run that was recorded on it, for plan and train.",
     "compare": "A matrix of strategies, learners and seeds under one budget, and the report.",
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
     "decode": "Words and the word error rate of a split, by a trained run.",

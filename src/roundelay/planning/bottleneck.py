@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 
-from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.standin import Snapshot
 
 __all__ = ["bottlenecks"]
@@ -14,16 +13,20 @@ SLOWER = 1.1  # a learner whose gradients take so many times as long as the medi
 
 
 def bottlenecks(
-    cluster: Cluster, servers: int, seconds: float, spent: Spent, begin: Snapshot, end: Snapshot
+    spent: Spent, begin: Snapshot, end: Snapshot, *, servers: int = 0, together: bool = False
 ) -> dict[str, float]:
-    """Return the share of ``seconds`` for which each thing that can hold up the others was in use."""
+    """Return the share of the time between two snapshots for which each thing that can hold up the others was in use.
+
+    Where learners step ``together``, those who wait do so for whoever is slowest at the moment.
+    """
+    seconds = end.time - begin.time
     busy = _computing(spent, seconds)
     for kind, own in (("between", "the links between nodes"), ("inside", "the links inside a node")):
         links = [
             (now[0] - before[0], now[1] - before[1])
             for now, before in zip(end.links[kind], begin.links[kind], strict=True)
         ]
-        mine, others = _of_servers(links, kind, servers, cluster)
+        mine, others = _of_servers(links, kind, servers)
         for name, some in (("the server's link", mine), (own, others)):
             used, latent = max(some, default=(0.0, 0.0))
             name = "latency of the all-reduce" if latent > used / 2 else name
@@ -33,7 +36,7 @@ def bottlenecks(
         busy["the server's own work"] = max(serving) / seconds
     waiting = statistics.mean(_share(spent, "wait", seconds))
     if waiting > max(busy.values()):
-        busy["latency of messages"] = waiting
+        busy["the slowest learner at each step" if together else "latency of messages"] = waiting
     return {name: round(min(share, 1.0), 6) for name, share in busy.items() if share > 0}
 
 
@@ -55,7 +58,7 @@ def _computing(spent: Spent, seconds: float) -> dict[str, float]:
 
 
 def _of_servers(
-    links: list[tuple[float, float]], kind: str, servers: int, cluster: Cluster
+    links: list[tuple[float, float]], kind: str, servers: int
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Part the links of servers from those of learners: servers come first inside, and last among several nodes."""
     if not servers:

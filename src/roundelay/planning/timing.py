@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from roundelay.errors import DataError
@@ -16,7 +15,7 @@ from roundelay.strategy import Strategy
 
 __all__ = ["Timing", "fitted", "period_of", "time_strategy"]
 
-FEWEST_STEPS = 4  # in the window that is measured
+FEWEST_STEPS, MOST_STEPS, SOME_STEPS = 4, 20, 800  # of a learner in the window that is measured, and of all learners
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,11 @@ class Timing:
     """The share of time for which each thing that can hold up the others is in use, by its name."""
     bottleneck: str
     """Of these the busiest, or that nothing is."""
+
+    @property
+    def idle(self) -> float:
+        """Return the share of learners' time in which they compute nothing."""
+        return max(0.0, 1.0 - self.shares["compute"])
 
     def epoch_seconds(self, frames: float, fixed: float = 0.0) -> float:
         """Return how long ``frames`` frames take, with what an epoch costs besides."""
@@ -66,13 +70,15 @@ def fitted(strategy: Strategy, cluster: Cluster, learners: int) -> Strategy:
 def time_strategy(strategy: Strategy, cluster: Cluster, learners: int, *, seed: int = 0, steps: int = 0) -> Timing:
     """Simulate ``strategy`` for what it costs in time, leaving out its beginning and its end.
 
-    The window that counts is ``steps`` steps of each learner, rounded up to whole periods of the strategy; by default
-    at least four.  As many come before it, and, where learners go at their own pace, as many after it.
+    The window that counts is ``steps`` steps of each learner, rounded up to whole periods of the strategy; by default 4
+    to 20, the fewer the more learners there are.  As many come before it, and, where learners go at their own pace, as
+    many after it.
     """
     strategy = fitted(strategy, cluster, learners)
     strategy.check(learners)
     period = period_of(strategy, cluster.frames)
-    window = period * max(1, -(-max(steps, FEWEST_STEPS) // period))
+    steps = steps or min(MOST_STEPS, max(FEWEST_STEPS, SOME_STEPS // learners))
+    window = period * -(-steps // period)
     together = len(strategy.pace(learners)) == 1
     tally = Tally(marks=(learners * window, 2 * learners * window))
     total = window * (2 if together else 3)
@@ -90,7 +96,8 @@ def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, t
     shares: dict[str, float] = {
         kind: sum(each.get(kind, 0.0) for each in by_learner) / (seconds * learners) for kind in KINDS[:4]
     }
-    busy = bottlenecks(cluster, strategy.servers, seconds, spent, begin, end)
+    together = len(strategy.pace(learners)) == 1
+    busy = bottlenecks(spent, begin, end, servers=strategy.servers, together=together)
     busiest = max(busy, key=lambda name: busy[name])
     return Timing(
         learners=learners,
@@ -106,8 +113,3 @@ def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, t
 
 def _difference(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
     return {name: value - before.get(name, 0.0) for name, value in now.items()}
-
-
-def doubling(most: int) -> list[int]:
-    """Return 1, 2, 4, … and ``most`` itself."""
-    return sorted({*itertools.takewhile(lambda n: n <= most, (2**k for k in range(32))), most})

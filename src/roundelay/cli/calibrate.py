@@ -1,0 +1,78 @@
+"""``roundelay calibrate``: the description of a cluster, from a run that was recorded on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from roundelay import config
+from roundelay.planning.assumptions import say_bytes, say_seconds
+from roundelay.planning.calibrate import Calibration, calibrate
+from roundelay.run import write_atomically
+
+__all__ = ["command"]
+
+EPILOG = """\b
+Examples:
+  roundelay train experiments/tiny.toml --out runs/two --learners 2 --set budget.minibatches=100
+  roundelay calibrate runs/two --out here.toml
+  roundelay plan here.toml --learners 128
+"""
+DEFAULTS = {"stops", "cuts", "slow_links", "faults", "stragglers", "patience_seconds", "detection_seconds", "between"}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it here, not to standard output.")
+@click.option("--trace", type=click.IntRange(min=0), default=0, show_default=True, metavar="COUNT",
+              help="Keep up to so many durations as they were, in place of their median and jitter.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def command(run: Path, out: Path | None, trace: int, *, as_json: bool) -> None:
+    """Make a cluster description of RUN, the folder of a recorded run; 50 steps of each learner are enough."""
+    found = calibrate(run, trace=trace)
+    text = _toml(found, run)
+    if out is not None:
+        write_atomically(out, text.encode())
+    if as_json:
+        click.echo(json.dumps(_plain(found) | {"out": str(out) if out is not None else None}))
+        return
+    if out is None:
+        click.echo(text, nl=False)
+    for line in _lines(found):
+        click.echo(line, err=out is None)
+    if out is not None:
+        click.echo(f"{out}: now 'roundelay plan {out} --learners 128', or 'roundelay train ... --cluster {out}'")
+
+
+def _plain(found: Calibration) -> dict[str, object]:
+    return {
+        "cluster": config.plain(found.cluster),
+        "learners": found.learners,
+        "steps": found.steps,
+        "measured": found.measured,
+        "notes": found.notes,
+    }
+
+
+def _lines(found: Calibration) -> list[str]:
+    cluster, seconds = found.cluster, {name: say_seconds(value) for name, value in found.measured.items()}
+    return [
+        f"{found.learners} learners, {found.steps} steps of {seconds['step']} (median): {seconds['own']} by oneself, "
+        f"{seconds['gradient']} of that the gradient; {seconds['copying']} copying, {seconds['moving']} on the way",
+        f"jitter {cluster.compute.jitter:.2g}, model {say_bytes(cluster.model_bytes or 0)}, "
+        f"{cluster.frames} frames in a minibatch",
+        *(f"note: {note}" for note in found.notes),
+    ]
+
+
+def _toml(found: Calibration, run: Path) -> str:
+    """Write what matters of the description, under a heading that says where it is from."""
+    table = config.plain(found.cluster)
+    assert isinstance(table, dict)
+    kept = {name: value for name, value in table.items() if name not in DEFAULTS and value is not None}
+    kept["copy_bandwidth"] = kept["copy_bandwidth"] if found.measured["copying"] > 0 else None
+    notes = "".join(f"# {note}\n" for note in found.notes)
+    head = f"# Made of {run} by 'roundelay calibrate'.\n{notes}"
+    return head + config.dump({name: value for name, value in kept.items() if value is not None})

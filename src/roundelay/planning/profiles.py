@@ -1,0 +1,32 @@
+"""The clusters that come with Roundelay, and clusters from files."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from roundelay import config
+from roundelay.errors import SettingsError, suggest
+from roundelay.runtimes.cluster import Cluster
+
+__all__ = ["PROFILES", "find_cluster", "profile_names"]
+
+PROFILES = Path(str(resources.files("roundelay.planning"))) / "clusters"
+"""The folder of the profiles that are shipped."""
+
+
+def profile_names() -> list[str]:
+    """Return the names of all profiles."""
+    return sorted(path.stem for path in PROFILES.glob("*.toml"))
+
+
+def find_cluster(name: str) -> Cluster:
+    """Read the cluster of a file, or the profile of this name."""
+    path = Path(name)
+    if path.suffix != ".toml" and not path.exists():
+        path = PROFILES / f"{name}.toml"
+        if not path.exists():
+            raise SettingsError(f"no file and no profile {suggest(name, profile_names())}")
+    if not path.is_file():
+        raise SettingsError(f"{path}: no such file; profiles are {', '.join(profile_names())}")
+    return config.build(Cluster, config.read(path), str(path))
