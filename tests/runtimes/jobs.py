@@ -197,6 +197,13 @@ def fail(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
     os._exit(7)
 
 
+def die_or_train(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train, except one, who dies whenever it is started."""
+    if runtime.place.learner == settings["learner"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return train(runtime, {"strategy": "synchronous", "minibatches": 120, "task": {"pause_seconds": 0.01}})
+
+
 class Unwilling(Gossip):
     """Raises when it is asked."""
 

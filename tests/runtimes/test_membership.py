@@ -151,8 +151,11 @@ def test_alone_one_agrees_with_oneself(store: Store) -> None:
     assert agreement.cards == [{"card": 0}]
     assert seen == [([{"holds": False}], [4, 7])]
     assert not membership.newcomers()
-    store.set(f"asking/{store.add('asking', 1)}", {"id": 2, "report": {}})
+    assert not membership.newcomers("round 10")
+    store.append("asking", '{"id": 2, "report": {}}\n')
     assert membership.newcomers()
+    assert not membership.newcomers("round 10"), "what was settled stays so, for who comes late"
+    assert membership.newcomers("round 20")
     over: list[str] = []
     membership.watch(over.append)
     announce_over(other, 0, [0], "because")

@@ -22,6 +22,7 @@ from roundelay.runtimes.simulated_communicator import Seat
 
 __all__ = ["Disturbance", "Roster"]
 
+SOON_SECONDS = 1e-3
 Disturbance = Fault | Stop | Cut | SlowLink | Straggler
 
 
@@ -176,7 +177,12 @@ class Roster:
         return seat in self._dead or self.tasks[seat].end.done or self.finished
 
     def _write(self, what: str, seat: int, **more: Any) -> None:
-        self.record.write("chaos", self.seats[seat].who, self.kernel.now, what=what, **more)
+        if (
+            self.epoch < 0 and self.alive
+        ) or self.kernel.now == 0.0:  # the first to be here may yet begin the record anew
+            self.kernel.after(SOON_SECONDS, lambda: self._write(what, seat, **more))
+        else:
+            self.record.write("chaos", self.seats[seat].who, self.kernel.now, what=what, **more)
 
     def _kill(self, fault: Fault) -> None:
         seat = self.servers + fault.learner

@@ -1,0 +1,136 @@
+"""Killed learners are started again and join the others; stopped ones come back when they wake; on real processes.
+
+`make chaos` kills each strategy's learners at thirty moments; here each is disturbed once, at a moment that is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import faults
+import jobs
+import pytest
+import schedules
+from click.testing import CliRunner
+from faults import Fault
+
+from roundelay.chaos import Chaos, parse
+from roundelay.cli.train import command
+from roundelay.errors import CommunicationError, SettingsError
+from roundelay.runtimes import launch
+from roundelay.runtimes.processes import Options
+from roundelay.strategies import STRATEGIES
+
+STALL_SECONDS = 2.0  # generous: the machine may be busy; `make chaos` measures
+
+
+def settings(strategy: str, minibatches: int) -> dict[str, Any]:
+    given = schedules.SETTINGS.get(strategy, {})
+    task = {"pause_seconds": 0.008, "rate": 0.05, "momentum": 0.5}
+    return {"strategy": strategy, "with": given, "minibatches": minibatches, "task": task}
+
+
+def draw() -> random.Random:
+    seed = random.SystemRandom().randrange(10**6)
+    sys.stderr.write(f"seed {seed}\n")
+    return random.Random(seed)
+
+
+def check(outcome: faults.Outcome, minibatches: int) -> None:
+    finished = [result for result in outcome.results if result is not None]
+    assert len({result["digest"] for result in finished}) == 1
+    assert set(outcome.trained) == set(range(minibatches)), "no minibatch missing"
+    assert max(outcome.trained.values()) <= 2
+    assert finished[0]["loss"] < 0.6, "it is 0.7 at first, and about 0.4 undisturbed"
+    assert not faults.learners_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_a_killed_learner_joins_again(strategy: str, tmp_path: Path) -> None:
+    rng = draw()
+    fault = Fault(rng.randrange(4), rng.uniform(0.0, 0.3))
+    outcome = faults.run(
+        settings(strategy, 320), size=4, folder=tmp_path, faults=[fault], options=Options(), restarts=1
+    )
+    check(outcome, 320)
+    joined = min((event["time"] for event in outcome.joined), default=None)
+    assert outcome.stall(fault, until=joined) < STALL_SECONDS
+    # Where the others had finished before it could come, it just ended.
+    assert [result is not None for result in outcome.results].count(True) >= (4 if joined is not None else 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["asgd", "easgd", "hierarchical"])
+def test_a_server_a_centre_and_a_nodes_leader_are_replaced(strategy: str, tmp_path: Path) -> None:
+    fault = Fault(0, draw().uniform(0.1, 0.3))
+    outcome = faults.run(settings(strategy, 160), size=4, folder=tmp_path, faults=[fault], options=Options())
+    check(outcome, 160)
+    assert [result is None for result in outcome.results] == [True, False, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["synchronous", "adpsgd"])
+def test_a_stopped_learner_comes_back_and_trains(strategy: str, tmp_path: Path) -> None:
+    fault = Fault(1, 0.2, (signal.SIGSTOP, signal.SIGCONT), pause_seconds=2.5)
+    options = Options(patience_seconds=0.8)
+    given = settings(strategy, 1600)
+    outcome = faults.run(given, size=4, folder=tmp_path, faults=[fault], options=options)
+    check(outcome, 1600)
+    assert all(outcome.results)
+    (joined,) = outcome.joined
+    assert fault.at + 2.4 < joined["time"] < fault.at + 4.5
+    assert any(moment > joined["time"] for moment, _ in outcome.steps[1])
+    meanwhile = [moment for moment, _ in outcome.steps[0] if fault.at + 1.5 < moment < fault.at + 2.5]
+    assert meanwhile, "the others trained on"
+
+
+@pytest.mark.slow
+def test_one_that_keeps_dying_is_given_up() -> None:
+    with pytest.raises(CommunicationError, match="no learner is left"):
+        launch.run(jobs.entry("fail"), {"learner": 0, "how": "kill"}, size=1, chaos=Chaos(rejoins=3))
+    results = launch.run(jobs.entry("die_or_train"), {"learner": 1}, size=3, chaos=Chaos(rejoins=1))
+    assert [result is None for result in results] == [False, True, False]
+
+
+@pytest.mark.slow
+def test_chaos_happens_and_is_written_down(tmp_path: Path) -> None:
+    events = parse("kill 1 at 300ms; stop 0 for 100ms at 400ms; slow 2 x3 at 200ms", 3)
+    given = {**settings("gossip", 300), "folder": str(tmp_path)}
+    launch.run(jobs.entry("train_traced"), given, size=3, folder=tmp_path, chaos=Chaos(events, rejoins=1))
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    told = [(line["who"], line["what"]) for line in lines if line["event"] == "chaos"]
+    assert told == [("learner 2", "slow"), ("learner 1", "kill"), ("learner 0", "stop"), ("learner 0", "continue")]
+    assert {line["clock"] for line in lines} == {"wall"}
+
+
+@pytest.mark.slow
+def test_chaos_that_never_happens_is_an_error(tmp_path: Path) -> None:
+    events = parse("kill 1 at 1h", 2)
+    with pytest.raises(SettingsError, match="kill 1 at 3600s never happened"):
+        launch.run(jobs.entry("train"), settings("gossip", 20), size=2, folder=tmp_path, chaos=Chaos(events))
+    with pytest.raises(SettingsError, match="in the simulator only"):
+        launch.run(jobs.entry("train"), settings("gossip", 20), size=2, chaos=Chaos(parse("cut 1 for 2s", 2)))
+
+
+@pytest.mark.slow
+def test_chaos_by_the_command_line(tmp_path: Path, root: Path) -> None:
+    tiny = str(root / "experiments" / "tiny.toml")
+    arguments = [tiny, "--on", "simulator", "--learners", "4", "--set", "budget.epochs=1", "--patience", "0.3"]
+    chaos = "kill 1 at 0.5s; stop 2 for 500ms at 1s; slow 0 x3; cut 2,3 for 500ms at 2s"
+    out = tmp_path / "run"
+    done = CliRunner().invoke(command, [*arguments, "--out", str(out), "--chaos", chaos], catch_exceptions=False)
+    assert done.exit_code == 0
+    lines = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
+    whats = [line["what"] for line in lines if line["event"] == "chaos"]
+    assert set(whats) == {"kill", "restart", "stop", "continue", "slow", "cut"}
+    assert sum(line["event"] == "joined" for line in lines) == 4
+    with pytest.raises(SettingsError, match="kill 1 at 50s never happened"):
+        CliRunner().invoke(
+            command, [*arguments, "--out", str(tmp_path / "b"), "--chaos", "kill 1 at 50s"], catch_exceptions=False
+        )
