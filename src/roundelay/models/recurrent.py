@@ -37,7 +37,7 @@ class RecurrentSettings(ModelSettings):
     stride: int = 1
     """Steps of so many frames with one score each, as CTC likes it; ``fold`` times that are read at once."""
     linear: bool = False
-    """Build of Linear layers, which natural gradients can reach; the same function, two to three times slower."""
+    """Build of Linear layers, which natural gradients can reach; the same function, about three times slower."""
 
     def check(self) -> None:
         """Complain of what cannot be built."""
