@@ -16,6 +16,8 @@ __all__ = ["Board"]
 
 ALONE = "one learner"
 """The name of the reference that is drawn in every panel."""
+OUTSIDE = "†"
+"""Follows a strategy that could not run as its paper has it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class Board:
         """Every clock that times go by."""
         return [clock for clock in ("virtual", "wall") if any(cell["clock"] == clock for cell in self.cells.values())]
 
+    def problems(self, cell: Cell) -> list[str]:
+        """Return what is wrong with a run's files, each once."""
+        read = self.details[cell["name"]].problems if cell["name"] in self.details else []
+        said = [part for part in cell["remark"].split("; ") if part]
+        return list(dict.fromkeys([*said, *read]))
+
     def runs(self, row: Row) -> Iterator[tuple[Cell, Details]]:
         """Yield the runs of a row, with what is known of each."""
         for name in row["cells"]:
@@ -83,9 +91,10 @@ class Board:
 
     def label(self, row: Row) -> str:
         """Name a row within its panel: by its strategy, and by a run of it where that is not enough."""
+        name = f"{row['strategy']} {OUTSIDE}" if row["regime"] else row["strategy"]
         if self._alike[row["strategy"], self.facet(row)] > 1 and row["cells"]:
-            return f"{row['strategy']} ({row['cells'][0]})"
-        return row["strategy"]
+            return f"{name} ({row['cells'][0]})"
+        return name
 
     def style(self, row: Row, facet: str | None = None) -> Style:
         """Return what a row is drawn and filtered by."""

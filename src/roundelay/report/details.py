@@ -23,6 +23,7 @@ EVENTS = ("killed", "lost", "joined", "left", "chaos", "form", "resumed", "check
 _KNOWN = {"step", "evaluate", "totals"}
 _COMMON = {"event", "who", "clock", "time", "seconds", "minibatch", "epoch"}
 MOST_EVENTS = 200
+MOST_SPANS = 300_000  # of a run are held at a time; a thousand learners write millions
 
 
 @dataclass
@@ -115,7 +116,7 @@ class _Reader:
         self.evaluating: dict[str, float] = defaultdict(float)
         self.spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.totalled: set[str] = set()
-        self.strange = 0
+        self.strange = self.kept = 0
 
     def read(self, lines: Iterable[dict[str, Any]]) -> None:
         """Take all of them."""
@@ -134,7 +135,9 @@ class _Reader:
         """Take one line."""
         seconds = finite(line.get("seconds"))
         if event in KINDS and seconds is not None:
-            self.details.spans.setdefault(who, []).append(Span(event, time, seconds))
+            if self.kept < MOST_SPANS:
+                self.kept += 1
+                self.details.spans.setdefault(who, []).append(Span(event, time, seconds))
             if who not in self.totalled:
                 self.spent[who][event] += seconds
             if event == "evaluate":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,14 +110,14 @@ def _header(board: Board) -> str:
     facts = [
         words.count(len(summary["cells"]), "run"),
         words.count(len(board.strategies), "strategy").replace("strategys", "strategies"),
-        f"{_listed(board.counts)} learners" if board.counts != [1] else "1 learner",
+        f"{_listed(board.counts)} learner{'' if board.counts == [1] else 's'}" if board.counts else "",
         " and ".join(f"{clock} time" for clock in board.clocks),
     ]
     if frames := summary["budget"].get("frames"):
         facts.append(f"{words.number(frames, 7)} frames each")
     return (
         f'<header><p class="kicker">Roundelay report</p><h1>{escape(summary["title"])}</h1>'
-        f'<p class="facts">{escape(" · ".join(facts))}</p></header>\n'
+        f'<p class="facts">{escape(" · ".join(filter(None, facts)))}</p></header>\n'
     )
 
 
@@ -184,7 +183,7 @@ def _warnings(board: Board) -> str:
             kinds[fault["status"]] = kinds.get(fault["status"], 0) + 1
         listed = ", ".join(f"{n} {status}" for status, n in kinds.items())
         said.append(f"Not every run went well: {listed}. They are shown as what they are, under every run.")
-    holes = sum(bool(cell["remark"]) for cell in summary["cells"])
+    holes = sum(bool(board.problems(cell)) for cell in summary["cells"])
     if holes:
         said.append(f"{words.count(holes, 'run')} left files with something missing; see the remarks under every run.")
     return "".join(f'<p class="warn">{escape(line)}</p>' for line in said)
@@ -267,7 +266,7 @@ def _notes(board: Board) -> str:
         "Waiting is for others, communicating is the transfer itself; serving goes on beside computing.",
     ]
     target = board.target
-    if target is not None and math.isfinite(target["value"]):
+    if target is not None and not any("target" in note for note in notes):
         value = words.amount(target["score"], target["value"])
         notes.insert(
             0, f"The target is a held-out {target['score']} of at most {value}; a run that misses it counts as a miss."

@@ -18,6 +18,8 @@ __all__ = ["apart", "shares", "shown_runs", "timelines"]
 
 SPANS = 90_000
 """How many spans a page carries in all, about a megabyte of them."""
+MOST_LEARNERS = 128
+"""How many learners of a run are shown one by one."""
 MOST_SHOWN = 64
 """How many runs have a timeline and bars of their own."""
 TICKS = 1_000_000
@@ -43,13 +45,14 @@ def shares(board: Board) -> Iterator[Figure]:
     own_bars = [bar for cell, details in shown_runs(board) for bar in _learner_bars(cell, details)]
     yield Figure(
         "shares-learner", "What each learner spent its time on",
-        "Of the run that is chosen above: a slow learner computes while the others wait for it, if they have to.",
+        "Of the run that is chosen above: a slow learner computes while the others wait for it, if they have to. "
+        f"At most {MOST_LEARNERS} are shown.",
         "stack", axis, Axis("learner"), bars=own_bars,
     )  # fmt: skip
 
 
 def _learner_bars(cell: Cell, details: Details) -> Iterator[Bar]:
-    for who, kinds in details.spent.items():
+    for who, kinds in list(details.spent.items())[:MOST_LEARNERS]:
         whole = sum(seconds for kind, seconds in kinds.items() if kind not in ("serve", "evaluate"))
         if whole <= 0:
             whole = kinds.get("serve", 0.0)
@@ -74,7 +77,7 @@ def timelines(board: Board) -> list[dict[str, Any]]:
 
 def _timeline(cell: Cell, details: Details, most: int) -> dict[str, Any]:
     moments = [float(event["time"]) for event in details.events if event.get("event") in ("killed", "lost", "chaos")]
-    window = cut(details.spans, most, moments)
+    window = cut(dict(list(details.spans.items())[:MOST_LEARNERS]), most, moments)
     tick = (window.end - window.begin) / TICKS or 1.0
     return {
         "run": cell["name"],

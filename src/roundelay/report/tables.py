@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from roundelay.report import words
-from roundelay.report.board import Board
+from roundelay.report.board import OUTSIDE, Board
 from roundelay.report.learning import why_not
 from roundelay.study.schema import Cell, Row, Spread
 
@@ -129,7 +129,12 @@ def results(board: Board) -> Iterator[Table]:
         yield Table(
             f"results-{clock}",
             f"Results in {clock} time",
-            f"Medians over seeds with their range; all times are {clock} time.",
+            f"Medians over seeds with their range; all times are {clock} time."
+            + (
+                f" {OUTSIDE} outside the regime of its paper: shown, not ranked."
+                if any(r["regime"] for r in rows)
+                else ""
+            ),
             [name for name, _ in columns],
             [Line([make(row) for _, make in columns], row["strategy"], row["learners"]) for row in rows],
             frozenset(i for i, (name, _) in enumerate(columns) if name not in ("strategy", "where", "state")),
@@ -190,14 +195,14 @@ def runs(board: Board) -> Iterator[Table]:
             f"Every run in {clock} time",
             "Nothing is left out: trials of learning rates, runs that diverged or were cut short, records with holes.",
             ["run", "strategy", "learners", "seed", "rate", *names, f"time, {clock}", "state", "remarks"],
-            [_run(cell, names) for cell in cells],
+            [_run(cell, names, board.problems(cell)) for cell in cells],
             frozenset({2, 3, 4, *range(5, 6 + len(names))}),
         )
 
 
-def _run(cell: Cell, names: list[str]) -> Line:
+def _run(cell: Cell, names: list[str], problems: list[str]) -> Line:
     state = cell["status"] + (" (trial)" if cell["trial"] else "")
-    remarks = "; ".join(text for text in (cell["error"], cell["remark"], cell["regime"]) if text)
+    remarks = "; ".join(text for text in (cell["error"], *problems, cell["regime"]) if text)
     scores = [Item(words.amount(name, cell["scores"].get(name)), cell["scores"].get(name)) for name in names]
     return Line(
         [
