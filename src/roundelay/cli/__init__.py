@@ -19,6 +19,7 @@ COMMANDS = {
     "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
     "decode": "Words and the word error rate of a split, by a trained run.",
     "demo": "The whole story in minutes: speech, training by many strategies, decoding, report.",
+    "export": "The acoustic model of a run for use elsewhere: ONNX.",
     "models": "What acoustic models there are, with their presets and settings.",
     "plan": "Every strategy on a cluster that need not exist: ranked, timing only.",
     "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
@@ -28,6 +29,7 @@ COMMANDS = {
     "strategies": "What strategies there are, a line each, with the paper.",
     "theory": "How fast topologies mix, and the terms that bound AD-PSGD.",
     "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",
+    "transcribe": "Text with times of audio files, by a trained run.",
     "watch": "How a run is doing: loss, speed, and what each learner does.",
 }
 """Each command ``x`` is ``command`` in ``roundelay/cli/x.py``; its line here is the help that costs no import."""

@@ -77,7 +77,7 @@ def decode_run(
     """
     run, settings = Path(run), settings or DecodeSettings()
     bundle = Bundle.open(run)
-    with _grammar(bundle, language, settings) as grammar:
+    with grammar_for(bundle, language, settings) as grammar:
         data = data if data is not None else _own_data(bundle)
         with open_material(
             bundle, data, split, jobs=settings.jobs, resample=settings.resample, progress=progress
@@ -108,7 +108,8 @@ def _own_data(bundle: Bundle) -> Path:
 
 
 @contextmanager
-def _grammar(bundle: Bundle, language: str | None, settings: DecodeSettings) -> Iterator[Grammar]:
+def grammar_for(bundle: Bundle, language: str | None, settings: DecodeSettings) -> Iterator[Grammar]:
+    """Give the graph to decode with; one that had to be built is there as long as the context lasts."""
     if settings.lexicon is None and settings.arpa is None:
         yield own_grammar(bundle, language)
         return

@@ -1,0 +1,47 @@
+"""``roundelay export``: a trained model for use elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from roundelay.errors import SettingsError
+
+__all__ = ["command"]
+
+EPILOG = """\b
+Examples:
+  roundelay export runs/an4-dnn --onnx
+  roundelay export runs/an4-dnn --onnx --out an4.onnx --json
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--onnx", is_flag=True, help="Write the acoustic model as ONNX.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="By default RUN/model.onnx.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def command(*, run: Path, onnx: bool, out: Path | None, as_json: bool) -> None:
+    """Write RUN's acoustic model in another format, and check it by running it.
+
+    The ONNX file takes one utterance's features with context, (1, left + frames + right, features), and gives logits.
+    Context, features and normalisation are in its metadata.
+    """
+    from rich.console import Console
+
+    from roundelay.speech.onnx_export import export_onnx
+
+    if not onnx:
+        raise SettingsError("export: no format is asked for; give --onnx")
+    console = Console(stderr=True)
+    with console.status("writing and checking") if console.is_terminal else console:
+        about = export_onnx(run, out)
+    if as_json:
+        print(json.dumps(about))
+        return
+    print(
+        f"{about['file']}: {about['bytes'] / 1e6:.1f} MB, {about['inputs']} features to {about['outputs']} outputs; "
+        f"differs from the run's model by at most {about['difference']:.1e} of the largest logit"
+    )
