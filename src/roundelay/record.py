@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from roundelay.errors import CheckpointError
 from roundelay.run import write_atomically
 
 __all__ = ["KINDS", "Kind", "Record", "merge_records"]
@@ -35,7 +38,8 @@ class Record:
         """Write one event of ``who`` (``learner 3``, ``server 0``)."""
         if self._file is not None:
             line = {"event": event, "who": who, "clock": self.clock, "time": round(time, 9), **what}
-            self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True) + "\n")
+            with self._writing():
+                self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True) + "\n")
 
     def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
         """Write that ``who`` spent this time so."""
@@ -54,6 +58,10 @@ class Record:
         """Write the totals, and nothing more."""
         for who, totals in sorted(self.totals.items()):
             self.write("totals", who, time, **{name: round(value, 9) for name, value in sorted(totals.items())})
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Write nothing more; again is harmless."""
         self.flush()
         if self._owned and self._file is not None:
             self._file.close()
@@ -88,7 +96,23 @@ class Record:
     def flush(self) -> None:
         """See that all lines so far are in the file."""
         if self._file is not None:
-            self._file.flush()
+            with self._writing():
+                self._file.flush()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say where it was that a disk is full, and write no more to it."""
+        try:
+            yield
+        except OSError as error:
+            file, self._file = self._file, None
+            if file is not None and self._owned:
+                with contextlib.suppress(OSError):
+                    file.close()
+            where = self._path if self._path is not None else "the record"
+            raise CheckpointError(
+                f"{where}: cannot be written: {error.strerror}; the last checkpoint is whole"
+            ) from error
 
 
 def merge_records(folder: Path, *, keep: bool = False) -> None:

@@ -138,7 +138,7 @@ async def _resized(training: Training, view: View, parts: list[Snapshot], told: 
     me, world, servers = training.me, training.world, training.strategy.servers
     own = parts[0].tensors["weights"].clone() if parts else me.weights.clone()
     if parts:
-        put_back_weights(me, parts)
+        put_back_weights(me, parts, rates=False)
     await world.mean(me.weights, weight=float(len(parts)))
     await me.settle("average", world, weight=float(len(parts)))
     for constant in me.constants:
@@ -154,5 +154,7 @@ async def _resized(training: Training, view: View, parts: list[Snapshot], told: 
         put_back_strategy(training.acting, parts[0], training.acting.shared)
     for name in training.acting.shared:
         await world.broadcast(getattr(training.acting, name), root=servers)
+    if training.acting is training.strategy:
+        me.comm, me.stands_for = world, 1  # as `setup` found them
     training.acting.regroup(me)
     _claim(training)

@@ -56,8 +56,11 @@ def take(training: Training, position: int) -> Snapshot:
     return Snapshot(position, training.world.rank, training.world.size, tensors=copies, state=frozen)
 
 
-def put_back_weights(me: Learner, snapshots: list[Snapshot]) -> None:
-    """Take the mean of the weights and of the optimizer states of several ranks, and the first one's constants."""
+def put_back_weights(me: Learner, snapshots: list[Snapshot], *, rates: bool = True) -> None:
+    """Take the mean of the weights and of the optimizer states of several ranks, and the first one's constants.
+
+    Without ``rates`` the optimizer keeps its own learning rate, which may go by the number of learners.
+    """
     first, *others = snapshots
     for other in others:
         for name, tensor in first.tensors.items():
@@ -69,7 +72,7 @@ def put_back_weights(me: Learner, snapshots: list[Snapshot]) -> None:
     me.weights.copy_(first.tensors["weights"])
     for k, constant in enumerate(me.constants):
         constant.data.copy_(first.tensors[f"constant.{k}"])
-    _put_back_optimizer(me, first)
+    _put_back_optimizer(me, first, rates=rates)
 
 
 def put_back(training: Training, snapshot: Snapshot) -> None:
@@ -154,7 +157,7 @@ def _take_optimizer(me: Learner, tensors: Tensors) -> Values | None:
     return {"name": type(me.optimizer).__name__, "values": values, "groups": groups}
 
 
-def _put_back_optimizer(me: Learner, snapshot: Snapshot) -> None:
+def _put_back_optimizer(me: Learner, snapshot: Snapshot, *, rates: bool) -> None:
     saved = snapshot.state["optimizer"]
     if me.optimizer is None or saved is None:
         return
@@ -165,7 +168,8 @@ def _put_back_optimizer(me: Learner, snapshot: Snapshot) -> None:
     number = 0
     for index, group in enumerate(me.optimizer.param_groups):
         for key, value in saved["groups"][index].items():
-            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+            if rates or key not in ("lr", "initial_lr"):
+                group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
         for parameter in group["params"]:
             prefix = f"optimizer.{number}."
             found: Values = dict(saved["values"][number])

@@ -99,7 +99,7 @@ def _simulate(
             shuffle=shuffle,
         )
     finally:
-        record.flush()
+        record.abandon()
         if job.saver is not None:
             job.saver.close()
     chaos.check(outcome.fired, outcome.seconds)
