@@ -46,6 +46,6 @@ docs: .venv/ready
 audit: .venv/ready
 	$(BIN)/python tools/audit.py
 
-# Learners killed on real processes and in the simulator.
+# Learners killed, stopped and cut off, thousands of times, on real processes and in the simulator; then the table.
 chaos: .venv/ready
-	$(BIN)/python -m pytest tests/runtimes/test_membership.py tests/runtimes/test_launch.py tests/test_training.py
+	$(BIN)/python benchmarks/chaos.py

@@ -1,2 +1,152 @@
-"""Tables."""
-def write(results, path): ...
+"""Tables of what `chaos.py` has found, written into docs/explanation/reliability.md between two marks."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
+TOLERANCE = 0.15  # of the loss undisturbed; every other run ends with fewer learners, hence more and smaller steps
+Result = dict[str, Any]
+
+
+def write(results: Sequence[Result], path: Path) -> None:
+    """Put the tables where they belong."""
+    text = path.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n\n{render(results)}\n\n{END}{after}", encoding="utf-8")
+
+
+def render(results: Sequence[Result]) -> str:
+    """Return all tables for which there are results."""
+    parts: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        parts[result["part"]].append(result)
+    made = [make(parts) for make in (_kills, _seconds, _silences, _stops, _schedules, _cycles)]
+    return "\n\n".join(table for table in made if table)
+
+
+def _by_strategy(results: Sequence[Result]) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        found[result["strategy"]].append(result)
+    return dict(sorted(found.items()))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
+
+
+def _milliseconds(values: Sequence[float | None]) -> str:
+    found = [1000 * value for value in values if value is not None]
+    return f"{statistics.median(found):.0f} ({max(found):.0f})" if found else "-"
+
+
+def _went_wrong(results: Sequence[Result]) -> str:
+    wrong = [result for result in results if not result["ok"]]
+    return f"{len(wrong)}" if wrong else "0"
+
+
+def _losses(results: Sequence[Result]) -> str:
+    found = [result["loss"] for result in results if result.get("loss") is not None]
+    return f"{min(found):.3f} to {max(found):.3f}" if found else "-"
+
+
+def _again(results: Sequence[Result]) -> str:
+    return str(max((result["most"] for result in results if "most" in result), default="-"))
+
+
+def _kills(parts: dict[str, list[Result]]) -> str:
+    calm, rows = _by_strategy(parts["undisturbed"]), []
+    for strategy, results in _by_strategy(parts["kill"]).items():
+        told = [result for result in results if "stall" in result]
+        roles = sorted({role for result in told for role in result["victims"]} - {"learner"})
+        rows.append([
+            strategy, str(len(results)), _went_wrong(results), _milliseconds([result["stall"] for result in told]),
+            _milliseconds([result["joined"] for result in told]), _milliseconds([result["pause"] for result in told]),
+            _again(told), _losses(calm.get(strategy, [])), _losses(told), ", ".join(roles) or "-",
+        ])  # fmt: skip
+    if not rows:
+        return ""
+    every = [result for result in parts["kill"] if "stall" in result]
+    head = (
+        "strategy", "kills", "failed", "survivors' stall, ms", "back after, ms", "pause for that, ms",
+        "trained at most", "loss undisturbed", "loss", "victims besides learners",
+    )  # fmt: skip
+    stall, missing = _milliseconds([result["stall"] for result in every]), sum(r.get("missing", 0) for r in every)
+    failed = _went_wrong(parts["kill"])
+    summary = (
+        f"All {len(parts['kill'])} kills together: a stall of {stall} ms in the median (at most), {failed} failed, "
+        f"{missing} minibatches missing.  Medians, and the worst in brackets, throughout."
+    )
+    return f"### A killed learner, where the launcher sees it\n\n{_table(head, rows)}\n\n{summary}"
+
+
+def _short(part: str, title: str, head: Sequence[str]) -> Callable[[dict[str, list[Result]]], str]:
+    def make(parts: dict[str, list[Result]]) -> str:
+        rows = []
+        for strategy, results in _by_strategy(parts[part]).items():
+            told = [result for result in results if "stall" in result]
+            stalls, most = _milliseconds([result["stall"] for result in told]), _again(told)
+            rows.append([strategy, str(len(results)), _went_wrong(results), stalls, most, _losses(told)])
+        return f"### {title}\n\n{_table(head, rows)}" if rows else ""
+
+    return make
+
+
+SHORT = ("strategy", "runs", "failed", "stall, ms", "trained at most", "loss")
+_seconds = _short("second", "A second kill within 60 ms of the first", SHORT)
+_silences = _short("silence", "Silence only: a learner that stops for good, at a patience of 1 s", SHORT)
+
+
+def _stops(parts: dict[str, list[Result]]) -> str:
+    rows = []
+    for strategy, results in _by_strategy(parts["stop"]).items():
+        for result in sorted(results, key=lambda each: each["seed"]):
+            if "patience" not in result:
+                rows.append([strategy, "-", "-", "-", "-", result.get("error", "failed")])
+                continue
+            back = f"{result['back']:.1f}" if result["back"] is not None else "-"
+            steps = sorted(result["meanwhile"].values())
+            rows.append([
+                strategy, f"{result['patience']:g}", " ".join(map(str, steps)), f"{result['stall']:.1f}", back,
+                "all" if result["ok"] else f"{result['missing']} missing",
+            ])  # fmt: skip
+    head = (
+        "strategy", "patience, s", "steps of each other rank meanwhile", "longest stall, s", "back after waking, s",
+        "minibatches",
+    )  # fmt: skip
+    return f"### Stopped for 20 s (SIGSTOP), then woken\n\n{_table(head, rows)}" if rows else ""
+
+
+def _schedules(parts: dict[str, list[Result]]) -> str:
+    rows = []
+    for strategy, results in _by_strategy(parts["simulate"]).items():
+        told = [result for result in results if "fired" in result]
+        thrice = sum(result["most"] > 2 for result in told)
+        share = 100 * sum(result["again"] for result in told) / max(1, sum(result["minibatches"] for result in told))
+        rows.append([
+            strategy, str(len(results)), _went_wrong(results), str(sum(result["fired"] for result in told)),
+            str(sum(result["joined"] for result in told)), f"{share:.1f} %", str(thrice),
+        ])  # fmt: skip
+    head = ("strategy", "schedules", "failed", "faults", "joined", "trained again", "with one trained three times")
+    title = "### Seeded schedules of faults in the simulator"
+    return f"{title}\n\n{_table(head, rows)}" if rows else ""
+
+
+def _cycles(parts: dict[str, list[Result]]) -> str:
+    rows = []
+    for result in parts["cycles"]:
+        if "first" not in result:
+            continue
+        where = "simulator" if result["seed"] == 0 else "processes"
+        grown = [f"{result['first'][name]} to {result['last'][name]}" for name in ("kilobytes", "threads", "files")]
+        rows.append([where, str(result["cycles"]), *grown, "no" if result["ok"] else "yes"])
+    head = ("runs", "started and ended", "memory, kB", "threads", "open files", "grew")
+    title = "### Started and ended again and again (from a tenth of the way to the end)"
+    return f"{title}\n\n{_table(head, rows)}" if rows else ""
