@@ -88,3 +88,27 @@ def decode_run(folder: Path, wrong: int, *, name: str = "tiny-test-bigram", utte
     rate = 100 * wrong / (3 * utterances)
     wer = {"wer": rate, "interval": [rate * 0.7, rate * 1.3], "words": 3 * utterances, "errors": wrong}
     (place / "wer.json").write_text(json.dumps(wer), encoding="utf-8")
+
+
+def write_study(folder: Path, *, missing: int = 0) -> Path:
+    """Write a study of two strategies, 1 and 4 learners and two seeds, the last ``missing`` not computed yet."""
+    cells = [
+        {"name": f"{strategy}-{learners}-seed-{seed}", "strategy": strategy, "learners": learners, "seed": seed,
+         "model": "", "cluster": "", "on": "simulator", "rate": 0.1, "trial": False, "regime": "", "frames": 480,
+         "clock": "virtual"}
+        for strategy in ("synchronous", "bmuf") for learners in (1, 4) for seed in (1, 2)
+    ]  # fmt: skip
+    for cell in cells[: len(cells) - missing]:
+        run = write_run(
+            folder / "runs" / str(cell["name"]), str(cell["strategy"]), int(str(cell["learners"])), clock="virtual"
+        )
+        scores = {"loss": 0.05, "error": 0.03}
+        outcome = {"status": "done", "error": "", "scores": scores, "wer": None, "seconds": 3.0}
+        (run / "cell.json").write_text(json.dumps(cell | outcome))
+    about = {
+        "title": f"A study {HOSTILE}", "target": {"score": "error", "value": 0.05}, "budget": {"frames": 480},
+        "baseline": "synchronous", "blocks": 20, "tuning": {"rates": [], "share": 1.0, "seed": 0}, "cells": cells,
+    }  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    (folder / "study.json").write_text(json.dumps(about))
+    return folder
