@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from roundelay.study.matrix import Cell
 from roundelay.study.schema import Summary
@@ -108,9 +108,8 @@ class StudyDisplay:
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
             console=self.console,
             disable=not self.live,
             transient=True,
@@ -136,17 +135,18 @@ class StudyDisplay:
         self.total, self.done = total, done
         before = f", {done} of them computed before" if done else ""
         self.console.print(f"{total} cells{before}")
-        self.whole = self.progress.add_task("study", total=total, completed=done, figures="")
+        self.whole = self.progress.add_task("study", total=total, completed=done, figures=f"{done}/{total}")
 
     def started(self, slot: int, cell: Cell) -> None:
         """Show a cell on its process's bar."""
         if slot not in self.bars:
-            self.bars[slot] = self.progress.add_task("", total=100, figures="")
-        self.progress.reset(self.bars[slot], description=cell.name, total=100)
+            self.bars[slot] = self.progress.add_task("", total=1, figures="")
+        self.progress.reset(self.bars[slot], description=cell.name, total=1, figures="")
 
     def progressed(self, slot: int, share: float) -> None:
         """Move a process's bar."""
-        self.progress.update(self.bars[slot], completed=round(100 * min(1.0, share)))
+        share = min(1.0, share)
+        self.progress.update(self.bars[slot], completed=share, figures=f"{100 * share:.0f} %")
 
     def finished(self, slot: int, outcome: dict[str, Any]) -> None:
         """Count the cell, and say what came of it."""
@@ -154,8 +154,8 @@ class StudyDisplay:
         if outcome["status"] != "done":
             self.bad += 1
         if self.whole is not None:
-            figures = f"{self.bad} failed or diverged" if self.bad else ""
-            self.progress.update(self.whole, completed=self.done, figures=figures)
+            bad = f", {self.bad} failed or diverged" if self.bad else ""
+            self.progress.update(self.whole, completed=self.done, figures=f"{self.done}/{self.total}{bad}")
         if not self.live or outcome["status"] != "done":
             self.console.print(f"{self.done}/{self.total}  {outcome['name']}  {_said(outcome)}", soft_wrap=True)
 
