@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import sys
@@ -144,7 +145,8 @@ def _on_processes(strategy: str, wanted: list[Fault], options: Options, rejoins:
         joined = min((event["time"] for event in outcome.joined), default=None)
         result |= {
             "victims": [role(strategy, fault.learner) for fault in wanted], "at": wanted[0].at,
-            "stall": outcome.stall(wanted[0], until=joined),
+            "stall": outcome.stall(wanted[0], until=joined), "before": outcome.longest_before(wanted[0]),
+            "load": os.getloadavg()[0],
             "noticed": any(event["event"] == "lost" for event in outcome.events),
             "joined": joined - wanted[0].at if joined is not None else None,
             "pause": outcome.pause(joined, wanted[0]) if joined is not None else None,
@@ -231,7 +233,7 @@ def run_part(part: str, only: str | None, most: int | None) -> int:
         ThreadPoolExecutor(4 if part == "stop" else 1) as pool,  # most of a stop is waiting
     ):
         task = progress.add_task(part, total=len(left))
-        for result in pool.map(one, left):
+        for result in pool.map(one, left) if part == "stop" else map(one, left):
             file.write(json.dumps(result) + "\n")
             file.flush()
             progress.advance(task)

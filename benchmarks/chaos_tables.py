@@ -52,54 +52,69 @@ def _went_wrong(results: Sequence[Result]) -> str:
     return f"{len(wrong)}" if wrong else "0"
 
 
-def _losses(results: Sequence[Result]) -> str:
-    found = [result["loss"] for result in results if result.get("loss") is not None]
-    return f"{min(found):.3f} to {max(found):.3f}" if found else "-"
-
-
 def _again(results: Sequence[Result]) -> str:
     return str(max((result["most"] for result in results if "most" in result), default="-"))
+
+
+def _ratios(results: Sequence[Result], calm: Sequence[Result]) -> str:
+    """Compare losses with those of undisturbed runs of the same length."""
+    ratios = []
+    for result in results:
+        same = [
+            each["loss"] for each in calm if each.get("minibatches") == result.get("minibatches") and "loss" in each
+        ]
+        if same and result.get("loss") is not None:
+            ratios.append(result["loss"] / statistics.mean(same))
+    if not ratios:
+        return "-"
+    beyond = sum(abs(ratio - 1) > TOLERANCE for ratio in ratios)
+    return f"{min(ratios):.2f} to {max(ratios):.2f}" + (f", {beyond} beyond" if beyond else "")
 
 
 def _kills(parts: dict[str, list[Result]]) -> str:
     calm, rows = _by_strategy(parts["undisturbed"]), []
     for strategy, results in _by_strategy(parts["kill"]).items():
         told = [result for result in results if "stall" in result]
+        seen = [result for result in told if result["noticed"]]  # not before the first step, nor after the last
         roles = sorted({role for result in told for role in result["victims"]} - {"learner"})
         rows.append([
-            strategy, str(len(results)), _went_wrong(results), _milliseconds([result["stall"] for result in told]),
+            strategy, str(len(results)), _went_wrong(results), _milliseconds([result["stall"] for result in seen]),
+            _milliseconds([result.get("before") for result in seen]),
             _milliseconds([result["joined"] for result in told]), _milliseconds([result["pause"] for result in told]),
-            _again(told), _losses(calm.get(strategy, [])), _losses(told), ", ".join(roles) or "-",
+            _again(told), _ratios(told, calm.get(strategy, [])), ", ".join(roles) or "-",
         ])  # fmt: skip
     if not rows:
         return ""
-    every = [result for result in parts["kill"] if "stall" in result]
+    every = [result for result in parts["kill"] if result.get("noticed")]
     head = (
-        "strategy", "kills", "failed", "survivors' stall, ms", "back after, ms", "pause for that, ms",
-        "trained at most", "loss undisturbed", "loss", "victims besides learners",
+        "strategy", "kills", "failed", "survivors' stall, ms", "longest gap before it, ms", "back after, ms",
+        "pause for that, ms", "trained at most", "loss / undisturbed", "victims besides learners",
     )  # fmt: skip
-    stall, missing = _milliseconds([result["stall"] for result in every]), sum(r.get("missing", 0) for r in every)
-    failed = _went_wrong(parts["kill"])
+    stall, before = (_milliseconds([result.get(name) for result in every]) for name in ("stall", "before"))
+    missing, failed = sum(r.get("missing", 0) for r in parts["kill"]), _went_wrong(parts["kill"])
     summary = (
-        f"All {len(parts['kill'])} kills together: a stall of {stall} ms in the median (at most), {failed} failed, "
-        f"{missing} minibatches missing.  Medians, and the worst in brackets, throughout."
+        f"All {len(parts['kill'])} kills together: a stall of {stall} ms, where the longest gap between two steps had been "
+        f"{before} ms before; {failed} failed, {missing} minibatches missing.  Medians, and the worst in brackets."
     )
     return f"### A killed learner, where the launcher sees it\n\n{_table(head, rows)}\n\n{summary}"
 
 
 def _short(part: str, title: str, head: Sequence[str]) -> Callable[[dict[str, list[Result]]], str]:
     def make(parts: dict[str, list[Result]]) -> str:
-        rows = []
+        calm, rows = _by_strategy(parts["undisturbed"]), []
         for strategy, results in _by_strategy(parts[part]).items():
-            told = [result for result in results if "stall" in result]
-            stalls, most = _milliseconds([result["stall"] for result in told]), _again(told)
-            rows.append([strategy, str(len(results)), _went_wrong(results), stalls, most, _losses(told)])
+            told = [result for result in results if result.get("noticed")]
+            stalls, before = (_milliseconds([result.get(name) for result in told]) for name in ("stall", "before"))
+            ratios = _ratios(told, calm.get(strategy, []))
+            rows.append([strategy, str(len(results)), _went_wrong(results), stalls, before, _again(told), ratios])
         return f"### {title}\n\n{_table(head, rows)}" if rows else ""
 
     return make
 
 
-SHORT = ("strategy", "runs", "failed", "stall, ms", "trained at most", "loss")
+SHORT = (
+    "strategy", "runs", "failed", "stall, ms", "longest gap before it, ms", "trained at most", "loss / undisturbed",
+)  # fmt: skip
 _seconds = _short("second", "A second kill within 60 ms of the first", SHORT)
 _silences = _short("silence", "Silence only: a learner that stops for good, at a patience of 1 s", SHORT)
 

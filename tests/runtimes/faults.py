@@ -75,6 +75,11 @@ class Outcome:
                 longest += [b - a for a, b in itertools.pairwise(times) if b > fault.at]
         return max(longest)
 
+    def longest_before(self, fault: Fault) -> float:
+        """Return the longest time between two steps of a survivor before the fault: what the machine does anyway."""
+        times = [[time for time, _ in steps] for learner, steps in self.steps.items() if learner != fault.learner]
+        return max((b - a for each in times for a, b in itertools.pairwise(each) if b < fault.at), default=0.0)
+
     def pause(self, moment: float, fault: Fault) -> float:
         """Return the longest time between two steps of a survivor with this moment in it."""
         times = [[time for time, _ in steps] for learner, steps in self.steps.items() if learner != fault.learner]
