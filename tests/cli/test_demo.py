@@ -58,9 +58,10 @@ def test_the_story_has_all_its_parts(root: Path, monkeypatch: pytest.MonkeyPatch
     with resources.as_file(resources.files("roundelay") / "demo.toml") as path:
         cells = expand(Study.read(path)).cells
     assert set(STRATEGIES) >= PAPERS
-    simulated = [cell for cell in cells if cell.on == "simulator" and cell.learners == 16]
+    simulated = [cell for cell in cells if cell.cluster == "straggler" and cell.learners == 16]
     assert {cell.strategy for cell in simulated} == PAPERS
     assert all(cell.settings["cluster"]["stragglers"] for cell in simulated)
+    assert {cell.strategy for cell in cells if cell.cluster == "even"} == {"synchronous", "adpsgd-random"}
     assert not any(cell.fitted.outside for cell in cells)
     real = [(cell.strategy, cell.learners) for cell in cells if cell.on == "processes"]
     assert sorted(real) == [("adpsgd", 2), ("bmuf", 2), ("synchronous", 1), ("synchronous", 2)]
