@@ -109,7 +109,7 @@ def _pair(board: Board, facet: str, row: Row, other: Row, name: str, compared: A
         row, other, first, second, gap, low, high = other, row, second, first, -gap, -high, -low
     verdict = Item("differ", tone="good") if p < 0.05 else Item("may be chance", tone="quiet")
     items = [
-        Item(_name(board, row)), Item(words.number(first), first), Item(_name(board, other)),
+        Item(_name(board, row, facet)), Item(words.number(first), first), Item(_name(board, other, facet)),
         Item(words.number(second), second), Item(words.number(gap, 3), gap),
         Item(f"{words.number(low, 3)} to {words.number(high, 3)}"),
         Item("< 0.001" if p < 0.001 else words.number(p, 2), p), verdict, Item(f"{facet}, {name}"),
@@ -117,8 +117,9 @@ def _pair(board: Board, facet: str, row: Row, other: Row, name: str, compared: A
     return Line(items, row["strategy"], row["learners"])
 
 
-def _name(board: Board, row: Row) -> str:
-    return f"{board.label(row)}, {words.learners(row['learners'])}"
+def _name(board: Board, row: Row, facet: str) -> str:
+    """Name a row in a panel; the one learner to compare with comes from another."""
+    return board.label(row) if board.facet(row) == facet else f"{board.label(row)}, {words.learners(row['learners'])}"
 
 
 def origin(board: Board) -> Iterator[Table]:

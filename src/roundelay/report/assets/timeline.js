@@ -39,9 +39,14 @@ function drawTimeline(figure, spec, frame) {
     return Math.max(9, Math.min(24, Math.floor(560 / Math.max(data.rows.length, 1))));
   }
 
+  // Events are named above the lanes.
+  function head() {
+    return data.events.length ? 18 : 0;
+  }
+
   function paint() {
     const lane = size();
-    const [width, height] = [Math.max(frame.clientWidth, 280), data.rows.length * lane + 34];
+    const [width, height] = [Math.max(frame.clientWidth, 280), head() + data.rows.length * lane + 34];
     const ratio = window.devicePixelRatio || 1;
     canvas.width = width * ratio;
     canvas.height = height * ratio;
@@ -54,19 +59,20 @@ function drawTimeline(figure, spec, frame) {
     const x = scale("linear", a, b, LEFT, width - RIGHT);
     canvas.dataset.range = `${a} ${b}`;
     paintAxis(pen, ink, x, { width, height });
-    data.rows.forEach((row, i) => paintLane(pen, ink, row, x, { top: i * lane, lane, a, b, skip: lane < 13 && i % 2 }));
+    data.rows.forEach((row, i) => paintLane(pen, ink, row, x, { top: head() + i * lane, lane, a, b, skip: lane < 13 && i % 2 }));
     paintEvents(pen, ink, data, x, height);
   }
 
   function pointed(event) {
     const box = canvas.getBoundingClientRect();
-    const row = data.rows[Math.floor((event.clientY - box.top) / size())];
+    const y = event.clientY - box.top - head();
+    const row = data.rows[Math.floor(y / size())];
     const share = view.share(event);
     if (!row || share < 0 || share > 1) return hideTip();
     const [a, b] = view.get();
     const time = a + (b - a) * share;
     const room = ((b - a) / box.width) * 1.5;
-    const low = (event.clientY - box.top) % size() > size() * 0.78;
+    const low = y % size() > size() * 0.78;
     const near = row.spans.filter((s) => s.begin - room <= time && time <= s.begin + s.seconds + room);
     const span = near.find((s) => (s.kind === "serve") === low) || near[0];
     if (!span) return hideTip();
@@ -140,16 +146,22 @@ function paintLane(pen, ink, row, x, { top, lane, a, b, skip }) {
 }
 
 function paintEvents(pen, ink, data, x, height) {
-  pen.textAlign = "start";
+  const marks = []; // events whose words would be on top of each other share them
   for (const event of data.events) {
     if (event.time < x.low || event.time > x.high) continue;
-    pen.strokeStyle = pen.fillStyle = ink.bad;
+    const near = marks.find((m) => Math.abs(m.x - x(event.time)) < 3);
+    if (near) near.words.add(event.what);
+    else marks.push({ x: x(event.time), words: new Set([event.what]) });
+  }
+  pen.strokeStyle = pen.fillStyle = ink.bad;
+  for (const { x: at, words } of marks) {
     pen.setLineDash([4, 3]);
     pen.beginPath();
-    pen.moveTo(x(event.time), 0);
-    pen.lineTo(x(event.time), height - 30);
+    pen.moveTo(at, 4);
+    pen.lineTo(at, height - 30);
     pen.stroke();
     pen.setLineDash([]);
-    pen.fillText(event.what, x(event.time) + 3, height - 33);
+    pen.textAlign = at > x(x.high) - 90 ? "end" : "start";
+    pen.fillText([...words].join(", "), at + (at > x(x.high) - 90 ? -4 : 4), 12);
   }
 }
