@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from roundelay.cli.curves import bar, curve, thin
+from roundelay.cli.watch import latest
 from roundelay.errors import CheckpointError, MissingExtra
 from roundelay.live import Follower
 
@@ -128,6 +130,19 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         Follower(tmp_path)
     done = call("watch", str(tmp_path))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_of_a_study_the_latest_run_is_watched(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="no run of this study"):
+        latest(tmp_path)
+    for age, name in ((100, "older"), (0, "newer"), (200, "oldest")):
+        record = tmp_path / "runs" / name / "record.jsonl"
+        record.parent.mkdir(parents=True)
+        record.touch()
+        os.utime(record, (time.time() - age, time.time() - age))
+    assert latest(tmp_path).name == "newer"
+    assert latest(tmp_path / "runs" / "older").name == "older"
 
 
 @pytest.mark.slow

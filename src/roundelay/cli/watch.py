@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from roundelay.cli.curves import bar, curve
+from roundelay.errors import CheckpointError
 from roundelay.live import Follower
 
-__all__ = ["command", "draw"]
+__all__ = ["command", "draw", "latest", "summary"]
 
 EPILOG = """\b
 Examples:
@@ -38,11 +39,11 @@ LETTERS = {"compute": "█", "communicate": "▓", "wait": "░", "serve": "▒"
 @click.option("--tensorboard", type=click.Path(path_type=Path), metavar="DIR", help="Write logs for TensorBoard.")
 @click.option("--json", "as_json", is_flag=True, help="What there is now as one JSON object.")
 def command(run: Path, *, once: bool, interval: float, tensorboard: Path | None, as_json: bool) -> None:
-    """Follow RUN: its loss, its speed, and what each learner spends its time on.
+    """Follow RUN, or the latest run of a study: its loss, its speed, what each learner spends its time on.
 
     It ends with the run, or by Ctrl-C, which leaves the run alone.  Without a terminal it prints a line an evaluation.
     """
-    follower = Follower(run)
+    follower = Follower(latest(run))
     logs = None
     if tensorboard is not None:
         from roundelay.tensorboard import Logs
@@ -62,6 +63,16 @@ def command(run: Path, *, once: bool, interval: float, tensorboard: Path | None,
         _follow_plainly(follower, interval, logs)
     if logs is not None:
         logs.close()
+
+
+def latest(folder: Path) -> Path:
+    """Return the run itself, or of a study the run that was written to last."""
+    if not (folder / "study.json").exists():
+        return folder
+    records = sorted(folder.glob("runs/*/record*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not records:
+        raise CheckpointError(f"{folder}: no run of this study has begun yet")
+    return records[-1].parent
 
 
 def _follow(follower: Follower, interval: float, logs: Any) -> None:
