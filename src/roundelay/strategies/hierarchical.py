@@ -73,7 +73,7 @@ class Hierarchical(Strategy):
         leaders = [node[0] for node in nodes]
         self.inside = world.split(nodes)
         self.leads = self.inside.rank == 0
-        me.comm = world.split([leaders, *([rank] for rank in range(world.size) if rank not in leaders)])
+        me.comm = world.split([leaders, *([rank] for node in nodes for rank in node[1:])])
         me.stands_for = self.inside.size
         if self.leads:
             self.outer.setup(me)
