@@ -1,0 +1,47 @@
+"""From prepared data to words: a run trained by the acoustic task decodes, moved away from its data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundelay.experiment import BudgetSettings, Experiment
+from roundelay.keeping import KeepSettings
+from roundelay.run import RunFolder
+from roundelay.speech.bundle import Bundle
+from roundelay.speech.decoding import decode_run
+from roundelay.train import train_simulated
+
+KINDS: dict[str, dict[str, Any]] = {
+    "frames, adapted features": {"model": {"name": "dnn", "preset": "tiny"}, "kinds": ["plain", "adapted"]},
+    "chunks, speaker vectors": {"model": {"name": "lstm", "preset": "tiny"}, "ivectors": True, "chunk": 20},
+    "utterances, by CTC": {"model": {"name": "lstm", "preset": "tiny", "cells": 24}, "objective": "ctc"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_decodes_elsewhere(kind: str, toned: str, tmp_path: Path) -> None:
+    task = {"name": "acoustic", "data": toned, "batch": 64, "augment": {"frequency_masks": 1}} | KINDS[kind]
+    epochs = 25 if "ctc" in str(task) else 8
+    experiment = Experiment(
+        task,
+        optimizer={"name": "Adam", "lr": 0.01},
+        budget=BudgetSettings(epochs=epochs),
+        keep=KeepSettings(model="average", last=2),
+        learners=2,
+    )
+    folder = RunFolder(tmp_path / "run")
+    folder.create(experiment, {})
+    train_simulated(experiment, folder)
+    moved = tmp_path / "elsewhere" / "run"
+    moved.parent.mkdir()
+    folder.path.rename(moved)
+    assert Bundle.open(moved).objective == task.get("objective", "ce")
+    decoded = decode_run(moved, Path(toned), "dev", language="flat")
+    assert decoded.report["wer"] < 35
+    written = json.loads((decoded.folder / "wer.json").read_text())
+    assert written["wer"] == decoded.report["wer"]
