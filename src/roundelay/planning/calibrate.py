@@ -53,8 +53,10 @@ class Calibration:
     notes: list[str]
 
 
-def calibrate(run: Path, *, trace: int = 0) -> Calibration:
+def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) -> Calibration:
     """Read a run's folder and describe the machines that it ran on; with up to ``trace`` durations as they were.
+
+    ``model_bytes`` is needed where the folder has neither a model nor settings.
 
     A gradient's duration counts everything that a learner does by itself between two steps: the gradient, the
     optimizer's step, the snapshot.  How much that varies is the jitter.  The learner that comes last to a verb waits
@@ -65,7 +67,7 @@ def calibrate(run: Path, *, trace: int = 0) -> Calibration:
     steps = sum(len(each.times) for each in learners.values())
     if not learners or min(len(each.times) for each in learners.values()) < FEWEST_STEPS:
         raise DataError(f"{run}: its record has {steps} steps; {FEWEST_STEPS} of every learner are needed, 50 are good")
-    about, nbytes = _about(run), _model_bytes(run)
+    about, nbytes = _about(run), model_bytes or _model_bytes(run)
     own = {who: [_own(seconds, parts) for seconds, _, parts in each.steady()] for who, each in learners.items()}
     every = [seconds for each in own.values() for seconds in each]
     typical, frames = statistics.median(every), round(statistics.median(_all_frames(learners)))

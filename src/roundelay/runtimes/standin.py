@@ -96,6 +96,7 @@ class Tally(Record):
     def __init__(self, marks: Sequence[int] = ()) -> None:
         super().__init__(None, clock="virtual")
         self.steps: list[float] = []
+        self.whose: list[str] = []  # each step is
         self.snapshots: list[Snapshot] = []
         self.links: Callable[[], dict[str, list[tuple[float, float]]]] = dict
         self._marks = frozenset(marks)
@@ -104,6 +105,7 @@ class Tally(Record):
         """Count the step."""
         if event == "step":
             self.steps.append(time)
+            self.whose.append(who)
             if len(self.steps) in self._marks:
                 totals = {who: dict(totals) for who, totals in self.totals.items()}
                 self.snapshots.append(Snapshot(time, totals, self.links()))

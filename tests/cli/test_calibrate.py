@@ -1,0 +1,114 @@
+"""``roundelay calibrate``, and what it makes of records."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from roundelay import config
+from roundelay.cli import roundelay
+from roundelay.errors import DataError, RoundelayError
+from roundelay.planning.calibrate import calibrate
+from roundelay.planning.timing import time_strategy
+from roundelay.record import Record
+from roundelay.runtimes.cluster import Cluster, Compute, Link
+from roundelay.runtimes.simulation import simulate
+from roundelay.strategies import Averaging, Synchronous
+from support import tiny_job
+
+
+def record(folder: Path, cluster: Cluster, learners: int = 2, steps: int = 60) -> Path:
+    """Record a simulated run, whose cluster is known, as if it were a real one."""
+    folder.mkdir()
+    job = tiny_job(Synchronous(), minibatches=learners * steps, task={"frames_per_epoch": 16 * learners * steps})
+    simulate(job.training, cluster, learners=learners, record=Record(folder / "record.jsonl", clock="virtual"))
+    return folder
+
+
+KNOWN = Cluster(
+    model_bytes=1e7,
+    compute=Compute(seconds=0.05, jitter=0.1),
+    inside=Link(0.0, 2e9),
+    copy_bandwidth=1e9,
+)
+
+
+def test_a_known_cluster_is_found_again(tmp_path: Path) -> None:
+    found = calibrate(record(tmp_path / "run", KNOWN), model_bytes=1e7)
+    assert found.learners == 2
+    assert found.cluster.compute.seconds == pytest.approx(0.05, rel=0.03)
+    assert found.cluster.compute.jitter == pytest.approx(0.1, rel=0.35)
+    assert found.cluster.compute.slowness == []
+    assert found.measured["copying"] + found.measured["moving"] == pytest.approx(0.01 + 0.005, rel=0.1)
+    for strategy in (Synchronous(), Averaging()):
+        then, now = (time_strategy(strategy, c, 8, steps=50).step_seconds for c in (KNOWN, found.cluster))
+        assert now == pytest.approx(then, rel=0.1)
+
+
+def test_a_small_model_shows_the_cost_of_a_call(tmp_path: Path) -> None:
+    known = Cluster(model_bytes=1e4, compute=Compute(seconds=0.05), verb_seconds=0.003, inside=Link(0.0, 1e12))
+    cluster = calibrate(record(tmp_path / "run", known), model_bytes=1e4).cluster
+    assert cluster.verb_seconds == pytest.approx(0.003, rel=0.05)
+    assert 1e4 / cluster.copy_bandwidth < 1e-4
+
+
+def test_an_uneven_pair_is_described_as_one(tmp_path: Path) -> None:
+    slow = Cluster(model_bytes=1e6, compute=Compute(seconds=0.05, slowness=[1.0, 3.0]))
+    found = calibrate(record(tmp_path / "run", slow), model_bytes=1e6)
+    one, other = found.cluster.compute.slowness
+    assert other / one == pytest.approx(3.0, rel=0.05)
+    assert any("learners differ" in note for note in found.notes)
+
+
+def test_durations_as_they_were(tmp_path: Path) -> None:
+    found = calibrate(record(tmp_path / "run", KNOWN), model_bytes=1e7, trace=20)
+    assert len(found.cluster.compute.trace) == 20
+    assert math.fsum(found.cluster.compute.trace) / 20 == pytest.approx(0.05, rel=0.1)
+
+
+def test_too_short_or_missing_records(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="10 of every learner are needed"):
+        calibrate(record(tmp_path / "short", KNOWN, steps=5), model_bytes=1e7)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="there is none"):
+        calibrate(tmp_path / "empty")
+    with pytest.raises(DataError, match=r"neither model.json nor settings.toml"):
+        calibrate(record(tmp_path / "bare", KNOWN))
+
+
+def test_a_half_written_line_does_no_harm(tmp_path: Path) -> None:
+    run = record(tmp_path / "run", KNOWN)
+    with (run / "record.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"event":"step","who":"lear')
+    assert calibrate(run, model_bytes=1e7).cluster.compute.seconds == pytest.approx(0.05, rel=0.03)
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(roundelay, list(arguments))
+    if isinstance(result.exception, RoundelayError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.slow
+def test_record_here_and_simulate_many(tmp_path: Path) -> None:
+    experiment = tmp_path / "tiny.toml"
+    experiment.write_text('[task]\nname = "tiny"\n[budget]\nminibatches = 100\n', encoding="utf-8")
+    run, out = str(tmp_path / "run"), tmp_path / "here.toml"
+    invoke("train", str(experiment), "--out", run, "--learners", "2", "--json")
+    said = json.loads(invoke("calibrate", run, "--out", str(out), "--json"))
+    assert said["learners"] == 2
+    assert said["steps"] == 100
+    written = config.build(Cluster, config.read(out), "here")
+    assert written.compute.seconds == pytest.approx(said["cluster"]["compute"]["seconds"])
+    assert written.model_bytes == said["cluster"]["model_bytes"]
+    assert "copy_bandwidth" in invoke("calibrate", run)
+    planned = json.loads(
+        invoke("plan", str(out), "--learners", "128", "--strategy", "bmuf", "--json", "--no-sensitivity")
+    )
+    assert planned["plans"][0]["learners"] == 128
