@@ -93,8 +93,8 @@ def _kills(parts: dict[str, list[Result]]) -> str:
     stall, before = (_milliseconds([result.get(name) for result in every]) for name in ("stall", "before"))
     missing, failed = sum(r.get("missing", 0) for r in parts["kill"]), _went_wrong(parts["kill"])
     summary = (
-        f"All {len(parts['kill'])} kills together: a stall of {stall} ms, where the longest gap between two steps had been "
-        f"{before} ms before; {failed} failed, {missing} minibatches missing.  Medians, and the worst in brackets."
+        f"All {len(parts['kill'])} kills together: a stall of {stall} ms, where the longest gap between two steps had "
+        f"been {before} ms before; {failed} failed, {missing} minibatches missing.  Medians, and the worst in brackets."
     )
     return f"### A killed learner, where the launcher sees it\n\n{_table(head, rows)}\n\n{summary}"
 

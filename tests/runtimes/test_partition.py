@@ -1,0 +1,58 @@
+"""Two hosts whose cable is pulled and plugged in again: those cut off are left out, and come back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_hosts import outcome, start, two_namespaces
+
+
+def set_cable(namespace: str, state: str) -> None:
+    """Pull the cable, or plug it in."""
+    links = subprocess.run(["ip", "-n", namespace, "-br", "link"], check=True, capture_output=True, text=True).stdout
+    cable = next(line.split("@")[0] for line in links.splitlines() if line.startswith("rdl"))
+    subprocess.run(["ip", "-n", namespace, "link", "set", cable, state], check=True)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    found = []
+    for part in folder.glob("record-*.jsonl"):
+        found += [json.loads(line) for line in part.read_text().splitlines() if line.endswith("}")]
+    return found
+
+
+@pytest.mark.slow
+def test_a_host_that_comes_back(tmp_path: Path) -> None:
+    minibatches = 1500
+    task = {"pause_seconds": 0.02, "rate": 0.02, "momentum": 0.5}
+    settings = {"strategy": "gossip", "minibatches": minibatches, "task": task, "folder": str(tmp_path)}
+    with two_namespaces() as ((one, address), (two, _)):
+        hosts = {"rendezvous": f"{address}:29512", "count": 2, "silence_seconds": 60.0}
+        what = {
+            "entry": "train_traced", "settings": settings, "size": 4, "hosts": hosts,
+            "folder": str(tmp_path), "options": {"patience_seconds": 1.0},
+        }  # fmt: skip
+        first, second = start(what, "ip", "netns", "exec", one), start(what, "ip", "netns", "exec", two)
+        deadline = time.monotonic() + 90
+        while len(list(tmp_path.glob("pid-?"))) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        set_cable(two, "down")
+        time.sleep(4.0)
+        set_cable(two, "up")
+        results = outcome(first)
+        outcome(second)
+    lines = lines_of(tmp_path)
+    counts = Counter(line["minibatch"] for line in lines if line["event"] == "step")
+    assert set(counts) == set(range(minibatches)), "no minibatch missing"
+    assert max(counts.values()) <= 2
+    assert any("silent for 1 s" in line["why"] for line in lines if line["event"] == "lost")
+    assert sum(line["event"] == "joined" for line in lines) == 2, "both learners of the second host are back"
+    assert [result is not None for result in results] == [True] * 4
+    assert len({result["digest"] for result in results}) == 1
