@@ -11,6 +11,7 @@ whose folders are on different hosts need not see each other's files.  Nothing i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -143,8 +144,8 @@ class Checkpoints:
         for position in positions:
             for suffix in (".json", ".safetensors"):
                 self._stem(position, rank).with_suffix(suffix).unlink(missing_ok=True)
-            if not any(self.place(position).glob("*")):
-                shutil.rmtree(self.place(position), ignore_errors=True)
+            with contextlib.suppress(OSError):  # the last one to leave
+                self.place(position).rmdir()
 
     def clean(self, position: int | None) -> None:
         """Remove all checkpoints after ``position``, and what a killed process has left half-written."""
