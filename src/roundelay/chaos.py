@@ -23,7 +23,7 @@ from roundelay.runtimes.cluster import Cluster, Cut, Fault, Stop, Straggler
 __all__ = ["Chaos", "Event", "check_all_fired", "parse"]
 
 What = Literal["kill", "stop", "slow", "cut"]
-WHATS: tuple[What, ...] = ("kill", "stop", "slow", "cut")
+KINDS: tuple[What, ...] = ("kill", "stop", "slow", "cut")
 RESTART_SECONDS = 0.5  # about what it takes on processes until one that was started again asks to join
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
@@ -124,9 +124,9 @@ def parse(text: str, learners: int, servers: int = 0) -> list[Event]:
 
 def _parse_event(text: str) -> Event:
     words = text.lower().split()
-    what = next((known for known in WHATS if known == words[0]), None)
+    what = next((known for known in KINDS if known == words[0]), None)
     if what is None:
-        raise SettingsError(f"--chaos: {text!r}: unknown {suggest(words[0], WHATS)}")
+        raise SettingsError(f"--chaos: {text!r}: unknown {suggest(words[0], KINDS)}")
     rest = words[1:]
     server = bool(rest) and rest[0] == "server"
     if rest and rest[0] in ("server", "learner"):

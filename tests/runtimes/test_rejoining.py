@@ -127,8 +127,8 @@ def test_chaos_by_the_command_line(tmp_path: Path, root: Path) -> None:
     done = CliRunner().invoke(command, [*arguments, "--out", str(out), "--chaos", chaos], catch_exceptions=False)
     assert done.exit_code == 0
     lines = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
-    whats = [line["what"] for line in lines if line["event"] == "chaos"]
-    assert set(whats) == {"kill", "restart", "stop", "continue", "slow", "cut"}
+    kinds = [line["what"] for line in lines if line["event"] == "chaos"]
+    assert set(kinds) == {"kill", "restart", "stop", "continue", "slow", "cut"}
     assert sum(line["event"] == "joined" for line in lines) == 4
     with pytest.raises(SettingsError, match="kill 1 at 50s never happened"):
         CliRunner().invoke(
