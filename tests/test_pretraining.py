@@ -17,7 +17,7 @@ from roundelay.cli.train import command
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment import Experiment
 from roundelay.models.rbm import RBM
-from roundelay.pretraining import Pretraining, pretrained
+from roundelay.pretraining import Pretraining, pretrained, stages_done
 from roundelay.pretraining_tasks import chain_of, inputs_of
 from roundelay.run import RunFolder
 from roundelay.strategies import STRATEGIES
@@ -170,6 +170,16 @@ def test_repeats_to_the_bit_and_can_be_taken_over(kind: str, tmp_path: Path) -> 
     again = experiment(kind, learners=2, pretrain={"weights": str(tmp_path / "one" / "pretrain" / "model.safetensors")})
     assert run(again, tmp_path / "again") == one
     assert not (tmp_path / "again" / "pretrain").exists()
+
+
+@pytest.mark.parametrize("kind", ["rbm", "layerwise"])
+def test_goes_on_after_a_stop_between_stages(kind: str, tmp_path: Path) -> None:
+    asked = experiment(kind, task={"hidden": [10, 8, 8]})
+    whole = run(asked, tmp_path / "whole")
+    RunFolder(tmp_path / "stopped").create(asked, {})
+    Pretraining(asked).simulate(0, tmp_path / "stopped")
+    assert stages_done(tmp_path / "stopped")[0] == 1
+    assert train_simulated(asked, RunFolder(tmp_path / "stopped")) == whole
 
 
 @pytest.mark.slow

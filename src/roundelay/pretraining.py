@@ -42,6 +42,8 @@ __all__ = [
     "is_wanted",
     "pretrain_simulated",
     "pretrained",
+    "resume",
+    "stages_done",
     "start_simulated",
     "train_stage",
 ]
@@ -228,13 +230,27 @@ class Pretraining:
         write_atomically(folder / "model.json", json.dumps(about, indent=2).encode() + b"\n")
 
 
-def is_complete(folder: Path) -> bool:
-    """Tell whether all stages of a run's pre-training are done."""
+def stages_done(folder: Path) -> tuple[int, int]:
+    """Return how many stages of a run's pre-training are done, and of how many; none of 1 where none has begun."""
     path = folder / "pretrain" / "model.json"
     if not path.exists():
-        return False
+        return 0, 1
     about = json.loads(path.read_text(encoding="utf-8"))
-    return bool(about["stage"] == about["stages"])
+    return about["stage"], about["stages"]
+
+
+def is_complete(folder: Path) -> bool:
+    """Tell whether all stages of a run's pre-training are done."""
+    done, of = stages_done(folder)
+    return done == of
+
+
+def resume(experiment: Experiment, folder: Path | None) -> tuple[Pretraining, range]:
+    """Return pre-training as far as it has come, and the stages that are left."""
+    done = 0 if folder is None else stages_done(folder)[0]
+    weights = _read(folder / "pretrain" / "model.safetensors") if folder is not None and done else None
+    pretraining = Pretraining(experiment, weights)
+    return pretraining, range(done, pretraining.stages)
 
 
 def is_wanted(experiment: Experiment, folder: Path) -> bool:
@@ -276,8 +292,8 @@ def start_simulated(experiment: Experiment, folder: Path | None) -> Tensors | No
 
 def pretrain_simulated(experiment: Experiment, folder: Path | None) -> Tensors:
     """Pre-train on the simulated cluster; return the weights that the main run starts with."""
-    pretraining = Pretraining(experiment)
-    for stage in range(pretraining.stages):
+    pretraining, left = resume(experiment, folder)
+    for stage in left:
         pretraining.simulate(stage, folder)
     return pretraining.done
 

@@ -19,12 +19,12 @@ Launch = Callable[[str, dict[str, Any], Path], list[Any]]
 
 def pretrain(experiment: Experiment, out: Path, launch: Launch, *, as_json: bool) -> None:
     """Pre-train what the experiment asks for, each stage by a launch of its own."""
-    from roundelay.pretraining import Pretraining, is_wanted
+    from roundelay.pretraining import is_wanted, resume
 
     if not is_wanted(experiment, out):
         return
-    stages = Pretraining(experiment)
-    for stage in range(stages.stages):
+    stages, left = resume(experiment, out)
+    for stage in left:
         place = out / "pretrain" / str(stage + 1)
         place.mkdir(parents=True, exist_ok=True)
         settings = {"experiment": experiment.plain(), "folder": str(out.absolute()), "stage": stage}
@@ -36,12 +36,12 @@ def pretrain(experiment: Experiment, out: Path, launch: Launch, *, as_json: bool
 def pretrain_on_simulator(experiment: Experiment, out: Path, *, as_json: bool) -> None:
     """Pre-train on the experiment's simulated cluster."""
     from roundelay.cli.display import Display
-    from roundelay.pretraining import Pretraining, is_wanted
+    from roundelay.pretraining import is_wanted, resume
 
     if not is_wanted(experiment, out):
         return
-    stages = Pretraining(experiment)
-    for stage in range(stages.stages):
+    stages, left = resume(experiment, out)
+    for stage in left:
         with Display(stages.budget(stage).total) as display:
             about = stages.simulate(stage, out, watch=display.watch)
         _report(about, as_json=as_json)
