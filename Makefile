@@ -7,7 +7,7 @@ OUT ?= demo
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,speech,synthetic,mpi,plot]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,speech,synthetic,export,mpi,plot,tensorboard]'
 	touch $@
 
 # The whole story in minutes: speech, training by the papers' strategies on processes and simulated, decoding, report.
