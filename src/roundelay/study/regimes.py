@@ -28,9 +28,9 @@ REGIMES = {
     "bmuf": Regime("block", remembers=True, gain=0),
     "diloco": Regime("block", remembers=True, gain=0),
     "slowmo": Regime("block", remembers=True, gain=0),
-    # The centre moves by 0.9/N of the way at each of N exchanges: it remembers about one of every learner's.
-    "easgd": Regime("period", gain=0),
-    "easgd-synchronous": Regime("period", gain=0),
+    # The centre moves by 0.9/N of the way at each of N exchanges: it follows the mean, and forgets within a period.
+    "easgd": Regime("period"),
+    "easgd-synchronous": Regime("period"),
     "averaging": Regime("period"),
     # The server takes a whole step for each gradient.
     "asgd": Regime(gain=0),
