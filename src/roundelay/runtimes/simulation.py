@@ -24,6 +24,7 @@ from roundelay.runtimes.roster import Disturbance, Roster
 from roundelay.runtimes.simulated_communicator import Group, Seat, SimulatedCommunicator
 from roundelay.runtimes.simulated_state import capture, restore
 from roundelay.runtimes.standin import StandInLearner, StandInTask, Tally, mean_of_stand_ins
+from roundelay.runtimes.standin_compression import without_arithmetic
 from roundelay.strategy import Strategy
 from roundelay.training import Training
 
@@ -252,7 +253,7 @@ def time_only(
 
     ``cluster.model_bytes`` says how large the model would be; each learner takes about ``steps`` steps.
     """
-    tally = record if record is not None else Tally()
+    strategy, tally = without_arithmetic(strategy), record if record is not None else Tally()
     sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=tally)
     sim.mean_of, tally.links = mean_of_stand_ins, sim.network.used
     budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)

@@ -18,7 +18,9 @@ from roundelay.learner import Learner
 from roundelay.record import Kind, Record
 from roundelay.task import Scores, Task
 
-__all__ = ["Snapshot", "StandIn", "StandInLearner", "StandInTask", "Tally", "mean_of_stand_ins"]
+__all__ = ["LAYERS", "Snapshot", "StandIn", "StandInLearner", "StandInTask", "Tally", "mean_of_stand_ins"]
+
+LAYERS = 8  # of a model of which only the size is known
 
 
 class StandIn:
@@ -126,7 +128,7 @@ def mean_of_stand_ins(xs: Sequence[Tensor], weights: Sequence[float]) -> Tensor 
 class StandInLearner(Learner):
     """A learner without a model: ``parameters`` numbers in ``layers`` equal layers, and no arithmetic."""
 
-    def __init__(self, parameters: int, layers: int = 8) -> None:
+    def __init__(self, parameters: int, layers: int = LAYERS) -> None:
         self.comm: Communicator
         vector = cast("Tensor", StandIn(parameters))
         self.weights = self.seen = vector
