@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundelay.checkpoint import Snapshot, choose
+from roundelay.fingerprint import compare
 from roundelay.meeting import first_cut, gather_json
 from roundelay.merging import make_plan
 from roundelay.runtime import View
@@ -23,14 +24,25 @@ logger = logging.getLogger(__name__)
 
 
 def report_start(training: Training) -> dict[str, Any]:
-    """Say what checkpoints we can answer for, unless we hold the model already."""
-    if training.saver is None or training.holds:
+    """Say what we run and what checkpoints we can answer for, unless we hold the model already."""
+    if training.holds:
         return {}
-    return {"held": training.saver.checkpoints.held(training.runtime.seat, training.runtime.seats)}
+    report: dict[str, Any] = {"seat": training.runtime.seat}
+    if training.fingerprint is not None:
+        report["print"] = training.fingerprint
+    if training.saver is not None:
+        report["held"] = training.saver.checkpoints.held(training.runtime.seat, training.runtime.seats)
+    return report
 
 
 def plan_start(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
-    """Make the plan that all go by; where nobody holds the model, it may come from a checkpoint."""
+    """Make the plan that all go by; where nobody holds the model, it may come from a checkpoint.
+
+    A `Mismatch` says in what those who come differ.
+    """
+    told = [report for report in reports if "print" in report]
+    if told:
+        compare([report["print"] for report in told], [f"rank {report['seat']}" for report in told])
     plan = make_plan(reports, safe)
     held = [report["held"] for report in reports if "held" in report]
     if held and not any(report["holds"] for report in reports):

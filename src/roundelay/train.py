@@ -14,6 +14,7 @@ from roundelay.chaos import Chaos
 from roundelay.checkpoint import Saver
 from roundelay.errors import CheckpointError
 from roundelay.experiment import Experiment
+from roundelay.fingerprint import fingerprint
 from roundelay.guarding import persist
 from roundelay.job import Job
 from roundelay.keeping import Kept
@@ -122,6 +123,7 @@ def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | Non
     job.lower = settings.get("lower", 1.0)
     job.saver = Saver(Path(settings["folder"]), experiment.checkpoint) if settings.get("folder") else None
     training = job.training(runtime, order)
+    training.fingerprint = fingerprint(settings["experiment"])
     if watch is not None:
         watch(training)
     kept = Kept(experiment.keep)

@@ -71,6 +71,7 @@ class Training:
         self.saved = self.began = 0.0  # when the last checkpoint was made, and when this stretch began
         self.guard: GuardSettings | None = None  # against what is not finite; by default the run stops
         self.skipped = 0  # minibatches in a row
+        self.fingerprint: dict[str, str] | None = None  # what has to be the same on all
         self.lower = 1.0  # a factor of the learning rate on top of the checkpoint's, where we are rolled back to one
         self.ledger = Ledger(runtime)
         self.world: Communicator
