@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,18 @@ from roundelay.speech.prepare import prepare
 from roundelay.speech.prepared import Prepared, open_prepared
 
 SETTINGS = replace(tones.SETTINGS, language=LanguageSettings(ctc=True))
+_kept: list[tempfile.TemporaryDirectory[str]] = []  # until the end
 MODEL = {"name": "dnn", "preset": "tiny"}
+
+
+@functools.cache
+def place() -> Path:
+    """Make ``corpus``, ``data`` and ``run`` once for all tests of a session; copy what you spoil."""
+    folder = tempfile.TemporaryDirectory(prefix="roundelay-tests-")
+    _kept.append(folder)
+    root = Path(folder.name).resolve()
+    make_run(make_data(root), root / "run")
+    return root
 
 
 def make_corpus(folder: Path, test: int = 4) -> Path:

@@ -29,10 +29,8 @@ FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("decoding")
-    decodable.make_run(decodable.make_data(folder), folder / "run")
-    return folder
+def place() -> Path:
+    return decodable.place()
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def data(place: Path) -> Prepared:
 @pytest.fixture
 def run(place: Path, tmp_path: Path) -> Path:
     """A copy that a test may spoil, with its data as far away as they were."""
-    shutil.copytree(place / "run", tmp_path / "run")
+    shutil.copytree(place / "run", tmp_path / "run", ignore=shutil.ignore_patterns("decode"))
     (tmp_path / "data").symlink_to(place / "data")
     return tmp_path / "run"
 
@@ -75,9 +73,9 @@ def test_times_are_those_of_the_alignment(run: Path, data: Prepared) -> None:
             assert begin + length == pytest.approx(end / 100, abs=0.06)
 
 
-def test_a_moved_run_decodes_without_its_data(place: Path, tmp_path: Path) -> None:
-    here = decode_run(place / "run", place / "corpus", "test", language="bigram")
-    shutil.copytree(place / "run", tmp_path / "elsewhere" / "run")
+def test_a_moved_run_decodes_without_its_data(place: Path, run: Path, tmp_path: Path) -> None:
+    here = decode_run(run, place / "corpus", "test", language="bigram")
+    shutil.copytree(run, tmp_path / "elsewhere" / "run")
     shutil.copytree(place / "corpus" / "test", tmp_path / "elsewhere" / "heard")
     moved = tmp_path / "elsewhere" / "run"
     assert not Bundle.open(moved).data.exists()

@@ -37,7 +37,7 @@ DEV = "dev"
 class DecodeSettings:
     """How to decode; what is None is chosen on dev."""
 
-    pruning: Pruning = field(default_factory=lambda: Pruning(14.0, 2500))
+    pruning: Pruning = field(default_factory=lambda: Pruning(13.0, 2000))
     scale: float | None = None
     penalty: float | None = None
     prior: float | None = None

@@ -76,7 +76,7 @@ class Recogniser:
         self._graph = read_graph(grammar.graph)
         if not self._own or self.bundle.outputs != self._outputs():
             check_fit(self._graph, self.bundle.outputs, str(grammar.graph))
-        self._penalised = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning has three at a time
+        self.graph = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning has three at a time
 
     def _outputs(self) -> int:
         """Return how many outputs the run's own graphs were made for, without looking at every arc."""
@@ -109,7 +109,7 @@ class Recogniser:
         priors = self.log_priors(plan.priors)
         first, *rest = plan.weights
         scores = acoustic_scores(posteriors, priors, first)
-        best = best_path(self._penalised(first.penalty), scores, plan.pruning)
+        best = best_path(self.graph(first.penalty), scores, plan.pruning)
         spent = time.process_time() - start
         words = names(best.words, self.lexicon.words)
         return Recognised(
@@ -124,7 +124,7 @@ class Recogniser:
         )
 
     def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan) -> list[str]:
-        return names(best_path(self._penalised(weights.penalty), scores, plan.pruning).words, self.lexicon.words)
+        return names(best_path(self.graph(weights.penalty), scores, plan.pruning).words, self.lexicon.words)
 
     def _times(self, words: Sequence[str], scores: npt.NDArray[np.float32]) -> list[tuple[float, float]]:
         shift = self.frame_seconds
@@ -133,7 +133,7 @@ class Recogniser:
     def _alternatives(
         self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan
     ) -> list[tuple[float, list[str]]]:
-        found = n_best(self._penalised(weights.penalty), scores, plan.pruning, plan.nbest)
+        found = n_best(self.graph(weights.penalty), scores, plan.pruning, plan.nbest)
         return [(best.cost, names(best.words, self.lexicon.words)) for best in found]
 
 
