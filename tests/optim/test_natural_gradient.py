@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from roundelay.optim.fisher import FisherSettings, OnlineFisher
 from roundelay.optim.natural_gradient import NaturalGradient, NaturalGradientSettings, precondition
 from roundelay.strategies import STRATEGIES, Averaging
 from roundelay.strategy import Strategy
+from stopping import BY_FRAMES, Stopped, run_in
 from support import sgd, tiny_job
 
 SMALL = NaturalGradientSettings(rank_in=3, rank_out=3)
@@ -322,6 +324,25 @@ def test_factors_are_private_to_a_learner() -> None:
     factors = [training.me.keepers["natural_gradient"].state_dict() for training in ran.outcome.trainings]
     assert len(factors[0]) == 16  # two layers, two sides, four tensors
     assert not torch.equal(factors[0]["0/in/w"], factors[1]["0/in/w"])
+
+
+def test_resuming_equals_never_having_stopped(tmp_path: Path) -> None:
+    def job() -> Job:
+        made = natural_job(Averaging(period=2), budget={"evaluate_every": 17, "checkpoint_every": 7})
+        made.checkpoint = BY_FRAMES
+        return made
+
+    through, stopped = tmp_path / "through", tmp_path / "stopped"
+    through.mkdir()
+    stopped.mkdir()
+    expected = run_in(through, job(), 3)
+    with pytest.raises(Stopped):
+        run_in(stopped, job(), 3, stop=45)
+    again = run_in(stopped, job(), 3)
+    assert torch.equal(again.consensus, expected.consensus)
+    for one, other in zip(again.trainings, expected.trainings, strict=True):
+        mine, theirs = (training.me.keepers["natural_gradient"].state_dict() for training in (one, other))
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 def test_parts_of_the_gradient_are_final_before_they_are_sent() -> None:
