@@ -49,3 +49,4 @@ audit: .venv/ready
 # Learners killed, stopped and cut off, thousands of times, on real processes and in the simulator; then the table.
 chaos: .venv/ready
 	$(BIN)/python benchmarks/chaos.py
+	$(BIN)/python benchmarks/resume.py
