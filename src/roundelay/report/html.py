@@ -149,7 +149,8 @@ def _answer(board: Board) -> str:
     certain = CERTAIN.get(answer["certainty"], "")
     badge = f'<p class="certainty">{escape(certain)}</p>' if certain else ""
     parts = [
-        f'<section class="answer" id="answer"><h2>The answer</h2><p class="headline">{escape(answer["headline"])}</p>',
+        '<section class="answer" id="answer" aria-label="The answer"><h2>The answer</h2>',
+        f'<p class="headline">{escape(answer["headline"])}</p>',
         badge,
         *(f'<p class="said">{escape(sentence)}</p>' for sentence in answer["sentences"]),
     ]

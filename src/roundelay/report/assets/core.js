@@ -38,13 +38,21 @@ function number(value, digits = 4) {
   return rest ? `${spaced}.${rest}` : spaced;
 }
 
-function short(value) {
+function short(value, digits = 3) {
   // For ticks: 12 k, 3.5 M; small ones as they are.
   const size = Math.abs(value);
   for (const [unit, own] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
-    if (size >= own) return `${number(value / own, 3)}${THIN}${unit}`;
+    if (size >= own) return `${number(value / own, digits)}${THIN}${unit}`;
   }
-  return number(value, 3);
+  return number(value, digits);
+}
+
+// As few digits as tell all ticks apart.
+function labels(steps) {
+  for (let digits = 3; ; digits++) {
+    const said = steps.map((step) => short(step, digits));
+    if (digits > 8 || new Set(said).size === steps.length) return said;
+  }
 }
 
 function seconds(value) {

@@ -70,16 +70,20 @@ function visible(series, range) {
 
 function axes(picture, spec, x, y, size, names) {
   const { width, height, m } = size;
-  for (const tick of y.ticks(Math.floor((height - m.top - m.bottom) / 38))) {
+  const levels = y.ticks(Math.floor((height - m.top - m.bottom) / 38));
+  const said = labels(levels);
+  levels.forEach((tick, i) => {
     const at = y(tick);
     picture.append(svg("line", { x1: m.left, x2: width - m.right, y1: at, y2: at, class: "grid" }));
-    picture.append(svg("text", { x: m.left - 7, y: at + 3.5, class: "tick end" }, short(tick)));
-  }
+    picture.append(svg("text", { x: m.left - 7, y: at + 3.5, class: "tick end" }, said[i]));
+  });
   const steps = spec.x.label === "learners" ? names.counts : x.ticks(Math.floor((width - m.left - m.right) / 70));
-  for (const tick of steps.filter((t) => t >= x.low && t <= x.high)) {
+  const inside = steps.filter((t) => t >= x.low && t <= x.high);
+  const words = labels(inside);
+  inside.forEach((tick, i) => {
     picture.append(svg("line", { x1: x(tick), x2: x(tick), y1: height - m.bottom, y2: height - m.bottom + 4, class: "axis" }));
-    picture.append(svg("text", { x: x(tick), y: height - m.bottom + 17, class: "tick middle" }, short(tick)));
-  }
+    picture.append(svg("text", { x: x(tick), y: height - m.bottom + 17, class: "tick middle" }, words[i]));
+  });
   picture.append(svg("line", { x1: m.left, x2: width - m.right, y1: height - m.bottom, y2: height - m.bottom, class: "axis" }));
   picture.append(svg("text", { x: width - m.right, y: height - 4, class: "label end" }, spec.x.title));
   picture.append(svg("text", { x: 2, y: 11, class: "label" }, spec.y.title));
@@ -91,6 +95,7 @@ function linePanel(spec, facet, own, { x: [x0, x1], y: [y0, y1], width, several 
   const words = `${spec.title}${facet ? `, ${facet}` : ""}: ${own.map((s) => `${s.label} ${s.points.length ? number(s.points[s.points.length - 1][1], 3) : "nothing"}`).join("; ")}`;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "panel", role: "img", "aria-label": words });
   picture.margins = m;
+  picture.style.maxWidth = `${width}px`; // on paper it shrinks, and does not grow
   const x = scale(spec.x.scale, x0, x1, m.left, width - m.right);
   const y = scale(spec.y.scale, y0, y1, height - m.bottom, m.top);
   const counts = [...new Set(own.flatMap((s) => s.points.map((p) => p[0])))];

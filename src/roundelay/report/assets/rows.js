@@ -24,12 +24,15 @@ function rowPanel(kind, paint, spec, facet, own, { width, flat }) {
   const m = { left: Math.min(Math.max(longest * 6.6 + 14, 60), width * 0.42), right, top: 4, bottom: 40 };
   const height = m.top + own.length * ROW[kind] + m.bottom;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "panel", role: "img", "aria-label": `${spec.title}${facet ? `, ${facet}` : ""}: ${own.map((item) => said(kind, item)).join("; ")}` });
+  picture.style.maxWidth = `${width}px`;
   const [low, high] = rowExtent(kind, spec, flat);
   const x = scale(spec.x.scale, low, high, m.left, width - m.right);
-  for (const tick of x.ticks(Math.max(2, Math.floor((width - m.left - m.right) / 62)))) {
+  const steps = x.ticks(Math.max(2, Math.floor((width - m.left - m.right) / 62)));
+  const words = labels(steps);
+  steps.forEach((tick, i) => {
     picture.append(svg("line", { x1: x(tick), x2: x(tick), y1: m.top, y2: height - m.bottom, class: "grid" }));
-    picture.append(svg("text", { x: x(tick), y: height - m.bottom + 16, class: "tick middle" }, short(tick)));
-  }
+    picture.append(svg("text", { x: x(tick), y: height - m.bottom + 16, class: "tick middle" }, words[i]));
+  });
   picture.append(svg("text", { x: width - m.right, y: height - 5, class: "label end" }, spec.x.title));
   own.forEach((item, i) => {
     const top = m.top + i * ROW[kind];

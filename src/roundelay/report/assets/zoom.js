@@ -31,7 +31,7 @@ function zoomable(frame, view) {
     made.addEventListener("click", action);
     return made;
   };
-  const reset = button("reset", "Show all again", () => all());
+  const reset = button("reset", "reset: show all again", () => all());
   reset.disabled = true;
   const all = () => {
     view.set(null);
