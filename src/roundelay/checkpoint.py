@@ -239,7 +239,11 @@ class Saver:
         before = [position for position in self.checkpoints.positions() if position < snapshot.position]
         self._insist(lambda: self.checkpoints.write(snapshot))
         # Those before are whole; this one may not be yet on other ranks, and so one before it stays in any case.
-        self.checkpoints.remove(before[max(1, self.settings.keep - 1) :], snapshot.rank)
+        old = before[max(1, self.settings.keep - 1) :]
+        with contextlib.suppress(OSError):  # then they stay a little longer
+            self.checkpoints.remove(old, snapshot.rank)
+            for position in old if snapshot.rank == 0 else []:  # parts of ranks that are no more
+                shutil.rmtree(self.checkpoints.place(position), ignore_errors=True)
 
     def _insist(self, action: Callable[[], None]) -> None:
         """Try, and try again for as long as patience lasts."""

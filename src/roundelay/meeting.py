@@ -121,7 +121,7 @@ async def decide(training: Training, stretch: Stretch) -> bool:
         due = saver is not None and saver.due()
     told = torch.tensor([float(due), _foresee(training, stretch, now, due=due)], dtype=torch.float64)
     await world.mean(told, weight=float(world.rank == 0))
-    if bool(told[1]):
+    if training.stretch < len(training.stretches) and 0 < told[1] < training.stretches[training.stretch].end:
         training.cut(int(told[1]))
     if bool(told[0]):
         training.saved = now
@@ -140,7 +140,9 @@ def save(training: Training, position: int) -> None:
 def first_cut(training: Training, position: int) -> None:
     """Where checkpoints go by minutes, meet soon after ``position``, to see how fast it goes."""
     if training.checkpoint is not None and training.checkpoint.every_minutes is not None:
-        training.cut(position + FIRST_ROUNDS * training.learners)
+        cut = position + FIRST_ROUNDS * training.learners
+        if training.stretch < len(training.stretches) and cut < training.stretches[training.stretch].end:
+            training.cut(cut)
 
 
 def _foresee(training: Training, stretch: Stretch, now: float, *, due: bool) -> int:

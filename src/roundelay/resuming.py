@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 def report_start(training: Training) -> dict[str, Any]:
     """Say what we run and what checkpoints we can answer for, unless we hold the model already."""
     if training.holds:
-        return {}
+        minutes = training.checkpoint is not None and training.checkpoint.every_minutes is not None
+        return {"cuts": [stretch.end for stretch in training.stretches]} if minutes else {}
     report: dict[str, Any] = {"seat": training.runtime.seat}
     if training.fingerprint is not None:
         report["print"] = training.fingerprint
@@ -44,6 +45,9 @@ def plan_start(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[s
     if told:
         compare([report["print"] for report in told], [f"rank {report['seat']}" for report in told])
     plan = make_plan(reports, safe)
+    cuts = {(report["stretch"], report["epoch"]): report["cuts"] for report in reports if "cuts" in report}
+    if cuts:
+        plan["cuts"] = cuts[max(cuts)]
     held = [report["held"] for report in reports if "held" in report]
     if held and not any(report["holds"] for report in reports):
         plan["checkpoint"] = choose(held)

@@ -63,7 +63,8 @@ class RunFolder:
     def create(self, settings: Any, about: dict[str, Any]) -> None:
         """Make the folder, which must be new or empty, with its settings and what runs it."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise SettingsError(f"{self.path}: exists already; give --out a new folder")
+            resume = f"'roundelay resume {self.path}' goes on with it, or " if self.settings.exists() else ""
+            raise SettingsError(f"{self.path}: exists already; {resume}give --out a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.settings, config.dump(settings).encode())
         write_atomically(self.path / "run.json", json.dumps(about | versions(), indent=2).encode() + b"\n")

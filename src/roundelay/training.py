@@ -131,6 +131,10 @@ class Training:
         await merge(self, view)  # until it is done, what was left before is what is left
         if not view.epoch:
             start_over(self)
+        if "cuts" in view.plan:
+            self.stretches = self.budget.stretches()
+            for position in view.plan["cuts"]:
+                self.cut(position)
         newcomer, self.holds = not self.holds or view.rank not in view.plan["holders"], True
         self.stretch, self.epoch = view.plan["stretch"], view.epoch
         self.offer(view.plan["left"])
@@ -160,12 +164,12 @@ class Training:
             self.runtime.open(me, self.acting if self.order is None else self.order.serving(self.acting))
 
     def cut(self, position: int) -> None:
-        """Have all meet at ``position`` too, if it is inside the stretch we are in or about to begin."""
-        for index in range(self.stretch, min(self.stretch + 1, len(self.stretches))):
-            whole = self.stretches[index]
+        """Have all meet at ``position`` too."""
+        for index, whole in enumerate(self.stretches):
             if whole.begin < position < whole.end:
                 before = dataclasses.replace(whole, end=position, evaluate=False, checkpoint=False)
                 self.stretches[index : index + 1] = [before, dataclasses.replace(whole, begin=position)]
+                return
 
     async def _share(self, veteran: int, *, newcomer: bool) -> None:
         """Hand what ``shared`` names to newcomers; all set up alike, since that may split groups off."""
@@ -254,6 +258,8 @@ class Training:
             self.loss = loss
             if not self.skipped:
                 self._write_step(claim.number, loss)
+        if self.saver is not None:
+            self.saver.check()
         if self.on_step is not None:
             self.on_step(self)
 
