@@ -28,7 +28,8 @@ def describe_state(training: Training) -> dict[str, Any]:
     """Say what we hold, for the plan of the next membership epoch."""
     me, schedule = training.me, training.schedule
     holds = training.holds and not (me.serves and training.acting is training.warming)  # which leaves servers out
-    keeps = training.acting.keeps(me) if holds else []
+    keeps = training.acting.keeps(me) if holds else ()
+    holds, keeps = holds and keeps is not None, keeps or ()
     state = getattr(schedule, "state", None)
     return {
         "holds": holds,

@@ -48,8 +48,11 @@ class Strategy:
         """After how many steps newcomers are let in best: where all learners hold the same again."""
         return 1
 
-    def keeps(self, me: Learner) -> Sequence[slice]:
-        """Say which parts of the vector only we know; after a loss they are taken from us, all else is the mean."""
+    def keeps(self, me: Learner) -> Sequence[slice] | None:
+        """Say which parts of the vector only we know; after a loss they are taken from us, all else is the mean.
+
+        ``None``: our weights are no model at all, and are left out of the mean.
+        """
         return ()
 
     def check(self, size: int) -> None:

@@ -124,18 +124,19 @@ class Training:
         if view.plan.get("checkpoint") is not None:
             await resume(self, view)
         else:
-            await self._go_on(view)
+            await self._go_on(view, held=bool(report["holds"]))
 
-    async def _go_on(self, view: View) -> None:
+    async def _go_on(self, view: View, *, held: bool) -> None:
         """Start from the mean of those who hold the model; at the beginning that is the first one."""
         await merge(self, view)  # until it is done, what was left before is what is left
         if not view.epoch:
             start_over(self)
-        if "cuts" in view.plan:
+        if "cuts" in view.plan and not view.plan.get("stretches"):
             self.stretches = self.budget.stretches()
             for position in view.plan["cuts"]:
                 self.cut(position)
-        newcomer, self.holds = not self.holds or view.rank not in view.plan["holders"], True
+        left_out = held and view.rank not in view.plan["holders"]  # and now let in again
+        newcomer, self.holds = not self.holds or left_out, True
         self.stretch, self.epoch = view.plan["stretch"], view.epoch
         self.offer(view.plan["left"])
         await self.begin_strategy(view.plan["holders"][0] if view.epoch else None, newcomer=newcomer)

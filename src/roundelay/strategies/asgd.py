@@ -46,7 +46,7 @@ class ASGD(Asynchronous):
         if self.damping < 0:
             raise SettingsError(f"strategy.damping must be at least 0, not {self.damping}")
 
-    def keeps(self, me: Learner) -> Sequence[slice]:
+    def keeps(self, me: Learner) -> Sequence[slice] | None:
         return [self.cuts[me.comm.rank]] if me.serves else []
 
     def setup(self, me: Learner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,6 +43,10 @@ class UpdatesASGD(ASGD):
             raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
         if not 0 <= self.momentum < 1:
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
+
+    def keeps(self, me: Learner) -> Sequence[slice] | None:
+        # Learners hold what they have not pushed yet, so that a mean it is; one of several servers has a part only.
+        return None if me.serves and self.servers > 1 else ()
 
     def setup(self, me: Learner) -> None:
         super().setup(me)

@@ -50,7 +50,7 @@ class Hierarchical(Strategy):
                 begin += count
         return nodes
 
-    def keeps(self, me: Learner) -> Sequence[slice]:
+    def keeps(self, me: Learner) -> Sequence[slice] | None:
         return self.outer.keeps(me) if self.leads else ()
 
     def check(self, size: int) -> None:
