@@ -17,6 +17,7 @@ from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment
 from roundelay.job import Job
 from roundelay.learner import Learner
+from roundelay.models import MODELS, build_model
 from roundelay.optim.fisher import FisherSettings, OnlineFisher
 from roundelay.optim.natural_gradient import NaturalGradient, NaturalGradientSettings, precondition
 from roundelay.strategies import STRATEGIES, Averaging
@@ -289,6 +290,22 @@ def test_converges_faster_where_directions_differ_much() -> None:
 
     plain, natural = loss_after(None), loss_after(NaturalGradientSettings(rank_in=10, rank_out=4, alpha=1.0))
     assert natural < 0.5 * plain
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_acoustic_model_can_have_it(name: str) -> None:
+    torch.manual_seed(0)
+    model = build_model({"name": name, "preset": "tiny"}, 24, 7)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    natural = precondition(model, optimizer, SMALL)
+    for _ in range(3):
+        optimizer.zero_grad()
+        x = torch.randn(4, model.left + 12 + model.right, 24)
+        functional.cross_entropy(model(x).flatten(0, 1), torch.arange(48) % 7).backward()
+        optimizer.step()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    idle = [each for each, layer in natural.layers.items() if not layer.sides["in"].started]
+    assert idle == []
 
 
 # -- strategies -------------------------------------------------------------------------------------------------------
