@@ -36,7 +36,7 @@ from roundelay.runtimes.standin import Tally
 from roundelay.strategies import find
 from roundelay.task import Task
 
-LAYERS, FRAMES, WARM = 6, 256, 3
+LAYERS, FRAMES, WARM = 6, 512, 3
 ASKED = 0.15
 
 
