@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from roundelay.speech.network import describe
 from roundelay.speech.prepared import DESCRIPTION, Prepared, open_prepared
 from roundelay.speech.remake import remake
 
+_log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 
 
@@ -46,7 +48,7 @@ def open_material(
     """Open a split of prepared data, or make the features of a corpus folder's, for as long as the context lasts."""
     data = Path(data)
     if (data / DESCRIPTION).is_file():
-        yield _of_prepared(bundle, open_prepared(data), split)
+        yield _named(_of_prepared(bundle, open_prepared(data), split))
         return
     folder = _split_folder(data, split)
     utterances = read_split(folder)
@@ -57,7 +59,17 @@ def open_material(
         )
         transcripts = {utterance.id: utterance.words for utterance in utterances}
         parts = [data.resolve().name, *([split] if folder.name == split and folder != data else [])]
-        yield Material("-".join(parts), split, inputs, transcripts, None)
+        yield _named(Material("-".join(parts), split, inputs, transcripts, None))
+
+
+def _named(material: Material) -> Material:
+    """Name utterances in which nothing can be recognised."""
+    for name in material.utterances:
+        if not material.inputs.lengths[material.inputs.number(name)]:
+            _log.warning(
+                "utterance %s: too short for a frame, so its words count as deleted; leave it out of wav.scp", name
+            )
+    return material
 
 
 def _split_folder(data: Path, split: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,33 +102,37 @@ class Recogniser:
             return np.log(np.asarray(given, np.float64))
         return np.zeros(self.bundle.outputs) if self.bundle.ctc else np.log(self.bundle.priors)
 
-    def __call__(self, plan: Plan, utterance: str, features: Array) -> Recognised:
-        """Recognise one utterance."""
+    def __call__(self, plan: Plan, chunk: Sequence[Item]) -> list[Recognised]:
+        """Recognise some utterances."""
+        found, scores = zip(*(self._one(plan, *item) for item in chunk), strict=True) if chunk else ((), ())
+        if not plan.times:
+            return list(found)
+        shift = self.frame_seconds
+        spans = self.timer([item.words for item in found], scores)
+        times = [[(begin * shift, end * shift) for begin, end in of_item] for of_item in spans]
+        return [replace(item, times=of_item) for item, of_item in zip(found, times, strict=True)]
+
+    def _one(self, plan: Plan, utterance: str, features: Array) -> tuple[Recognised, npt.NDArray[np.float32]]:
+        first, *rest = plan.weights
+        graph, priors = self.graph(first.penalty), self.log_priors(plan.priors)  # made once, so not timed
         start = time.process_time()
         posteriors = self.scorer(features)
-        priors = self.log_priors(plan.priors)
-        first, *rest = plan.weights
         scores = acoustic_scores(posteriors, priors, first)
-        best = best_path(self.graph(first.penalty), scores, plan.pruning)
+        best = best_path(graph, scores, plan.pruning)
         spent = time.process_time() - start
-        words = names(best.words, self.lexicon.words)
-        return Recognised(
+        found = Recognised(
             utterance,
-            words,
+            names(best.words, self.lexicon.words),
             len(features) * self.bundle.feature_settings.frame_shift_seconds,
             spent,
             best.complete,
-            self._times(words, scores) if plan.times else [],
-            self._alternatives(scores, first, plan) if plan.nbest else [],
-            [self._words(acoustic_scores(posteriors, priors, weights), weights, plan) for weights in rest],
+            alternatives=self._alternatives(scores, first, plan) if plan.nbest else [],
+            others=[self._words(acoustic_scores(posteriors, priors, weights), weights, plan) for weights in rest],
         )
+        return found, scores
 
     def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan) -> list[str]:
         return names(best_path(self.graph(weights.penalty), scores, plan.pruning).words, self.lexicon.words)
-
-    def _times(self, words: Sequence[str], scores: npt.NDArray[np.float32]) -> list[tuple[float, float]]:
-        shift = self.frame_seconds
-        return [(begin * shift, end * shift) for begin, end in self.timer(words, scores)]
 
     def _alternatives(
         self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan
@@ -150,8 +154,7 @@ def _loaded(plan: Plan) -> Recogniser:
 
 def recognise_chunk(plan: Plan, chunk: Sequence[Item]) -> list[Recognised]:
     """Recognise some utterances, each with all of the plan's weights."""
-    loaded = _loaded(plan)
-    return [loaded(plan, name, features) for name, features in chunk]
+    return _loaded(plan)(plan, chunk)
 
 
 def mean_posterior_chunk(plan: Plan, chunk: Sequence[Item]) -> tuple[int, npt.NDArray[np.float64]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from roundelay.speech.ivector import BaumWelch, IvectorModel
 from roundelay.speech.store import Store, write_store
 from roundelay.speech.vectors import IVECTORS
 
-_log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 Archives = Mapping[str, tuple[Path, int]]
 Array = npt.NDArray[Any]
@@ -52,9 +50,6 @@ def remake(
     )  # fmt: skip
     (folder / "features").mkdir(parents=True)
     plain = extraction.run(jobs, lambda done: progress("features", done, len(copies)))
-    for name in plain:
-        if not plain.length(name):
-            _log.warning("utterance %s: too short for a frame, so nothing is recognised; leave it out of wav.scp", name)
     made = {"plain": plain}
     if "adapted" in bundle.kinds:
         made["adapted"] = _adapt(bundle, copies, folder, jobs, progress)

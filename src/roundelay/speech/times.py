@@ -36,29 +36,33 @@ class Timer:
         zeros = np.zeros(tree.num_senones if tree else 0, np.float32)
         self._transitions = Transitions(zeros, zeros)
 
-    def __call__(self, words: Sequence[str], scores: Array) -> list[Span]:
-        """Give the span of each word in scores (T, S); evenly spread where no path fits."""
-        if not words:
-            return []
-        found = self._by_states(words, scores) if self._build else self._by_ctc(words, scores)
-        return found or spread(len(words), len(scores))
+    def __call__(self, words: Sequence[Sequence[str]], scores: Sequence[Array]) -> list[list[Span]]:
+        """Give the span of each word of some utterances with scores (T, S); evenly spread where no path fits."""
+        if self._build:
+            found = self._by_states(words, scores)
+        else:
+            found = [self._by_ctc(some, of_some) for some, of_some in zip(words, scores, strict=True)]
+        return [
+            spans or spread(len(some), len(of_some)) for spans, some, of_some in zip(found, words, scores, strict=True)
+        ]
 
-    def _by_states(self, words: Sequence[str], scores: Array) -> list[Span]:
+    def _by_states(self, words: Sequence[Sequence[str]], scores: Sequence[Array]) -> list[list[Span]]:
+        """Search all utterances at once, which takes little longer than the longest of them."""
         assert self._build is not None, "there is a tree"
-        graph = self._build(self._spelling("hypothesis", words))
-        (path,) = search([graph], [scores.T[graph.senones]], self._transitions)
-        if path is None:
-            return []
-        found = Alignment.of_path(graph, path)
-        spans: dict[int, Span] = {}
-        for word, (begin, end) in zip(found.words.tolist(), pairwise(found.starts.tolist()), strict=True):
-            if word >= 0:
-                spans[word] = (spans.get(word, (begin, end))[0], end)
-        return [spans[word] for word in sorted(spans)]
+        result: list[list[Span]] = [[] for _ in words]
+        said = [i for i, some in enumerate(words) if some]
+        graphs = [self._build(self._spelling("hypothesis", words[i])) for i in said]
+        heard = [scores[i].T[graph.senones] for i, graph in zip(said, graphs, strict=True)]
+        for i, graph, path in zip(said, graphs, search(graphs, heard, self._transitions), strict=True):
+            if path is not None:
+                result[i] = _word_spans(Alignment.of_path(graph, path))
+        return result
 
     def _by_ctc(self, words: Sequence[str], scores: Array) -> list[Span]:
         from roundelay.speech.graph import ctc_linear
 
+        if not words:
+            return []
         kaldi_decoder, _ = modules()
         graph = ctc_linear(words, self._lexicon)  # a name of its own: the decoder does not keep it alive
         decoder = kaldi_decoder.FasterDecoder(graph, kaldi_decoder.FasterDecoderOptions(beam=1e4))
@@ -66,6 +70,14 @@ class Timer:
         if not decoder.reached_final():
             return []
         return _spans(decoder.get_best_path()[1])
+
+
+def _word_spans(found: Alignment) -> list[Span]:
+    spans: dict[int, Span] = {}
+    for word, (begin, end) in zip(found.words.tolist(), pairwise(found.starts.tolist()), strict=True):
+        if word >= 0:
+            spans[word] = (spans.get(word, (begin, end))[0], end)
+    return [spans[word] for word in sorted(spans)]
 
 
 def _spans(best: Any) -> list[Span]:
