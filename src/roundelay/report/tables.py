@@ -124,6 +124,8 @@ def results(board: Board) -> Iterator[Table]:
     """Make the table of results, one for each clock."""
     for clock in board.clocks:
         rows = [row for row in board.rows if row["clock"] == clock]
+        if not rows:
+            continue
         rows.sort(key=lambda row: (board.place(row), -row["learners"], row["rank"] or math.inf, row["strategy"]))
         columns = _columns(board, rows, clock)
         yield Table(
