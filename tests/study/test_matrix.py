@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from study_files import write_study
 
 from roundelay.errors import SettingsError
 from roundelay.study.matrix import expand
 from roundelay.study.settings import Study, merge
+from study_files import write_study
 
 
 def test_every_combination_is_a_cell_and_has_its_trials(tmp_path: Path) -> None:

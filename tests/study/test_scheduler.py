@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_files import ROUNDELAY, write_study
 
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.study.folder import StudyFolder
@@ -19,6 +18,7 @@ from roundelay.study.matrix import Cell, expand
 from roundelay.study.scheduler import Scheduler, choose_rate
 from roundelay.study.settings import Study
 from roundelay.study.summary import summarise
+from study_files import ROUNDELAY, write_study
 
 
 class Notes:

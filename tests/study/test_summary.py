@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_files import fake_cell, plan_cell, write_folder
 
 from roundelay.errors import CheckpointError
 from roundelay.study.statistics import chance, compare_times, spread
 from roundelay.study.summary import summarise
+from study_files import fake_cell, plan_cell, write_folder
 
 
 def made_up(folder: Path) -> list[dict[str, Any]]:
