@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 def report_start(training: Training) -> dict[str, Any]:
-    """Say what we run and what checkpoints we can answer for, unless we hold the model already."""
-    if training.holds:
-        minutes = training.checkpoint is not None and training.checkpoint.every_minutes is not None
-        return {"cuts": [stretch.end for stretch in training.stretches]} if minutes else {}
+    """Say what we run, and what checkpoints we can answer for or, if we hold the model already, where all meet."""
     report: dict[str, Any] = {"seat": training.runtime.seat}
     if training.fingerprint is not None:
         report["print"] = training.fingerprint
-    if training.saver is not None:
+    if training.holds:
+        if training.checkpoint is not None and training.checkpoint.every_minutes is not None:
+            report["cuts"] = [stretch.end for stretch in training.stretches]
+    elif training.saver is not None:
         report["held"] = training.saver.checkpoints.held(training.runtime.seat, training.runtime.seats)
     return report
 
