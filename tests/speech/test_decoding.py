@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import soundfile
 
@@ -275,6 +279,29 @@ def test_an_empty_utterance_is_named(run: Path, heard: Path, caplog: pytest.LogC
     path.write_bytes(b"")
     with pytest.raises(DataError, match=r"empty audio file \(0 bytes\)"):
         decode_run(run, heard, "test", language="flat", settings=FIXED)
+
+
+def write_ark(folder: Path, features: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write feats.scp and the archive that it points into, as Kaldi does."""
+    content, rows = b"", []
+    for name, matrix in features.items():
+        content += f"{name} ".encode()
+        rows.append(f"{name} {folder / 'feats.ark'}:{len(content)}\n")
+        content += b"\0BFM " + struct.pack("<bibi", 4, len(matrix), 4, matrix.shape[1])
+        content += np.asarray(matrix, "<f4").tobytes()
+    (folder / "feats.ark").write_bytes(content)
+    (folder / "feats.scp").write_text("".join(rows))
+
+
+def test_given_features_are_taken_or_missed(place: Path, run: Path, data: Prepared, heard: Path) -> None:
+    description = run / "acoustic" / "bundle.json"
+    said = json.loads(description.read_text())
+    description.write_text(json.dumps(said | {"given_features": True, "normalise": "none"}))
+    with pytest.raises(DataError, match=r"trained on given features \(feats.scp\), which cannot be made from audio"):
+        decode_run(run, heard, "test", language="flat", settings=FIXED)
+    write_ark(heard, data.features("test"))
+    found = decode_run(run, heard, "test", language="flat", settings=FIXED)
+    assert found.report["wer"] == 0
 
 
 def test_an_unknown_split_or_language_is_named(place: Path, run: Path) -> None:
