@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
@@ -9,7 +11,7 @@ from roundelay.planning.plan import PAPERS, make_plan, moved, sensitivity
 from roundelay.planning.timing import fitted, period_of, time_strategy
 from roundelay.planning.words import answer, say_effect
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, Link, Straggler
-from roundelay.strategies import BMUF, STRATEGIES, Averaging, DelayByOne, Hierarchical, Synchronous
+from roundelay.strategies import ADPSGD, BMUF, STRATEGIES, Averaging, DelayByOne, Hierarchical, Synchronous
 
 WIDE = Cluster(
     nodes=8, learners_per_node=1, model_bytes=8e7, between=Link(1e-3, 1e9), compute=Compute(seconds=0.1), frames=100
@@ -62,6 +64,8 @@ def test_a_verb_may_cost_the_learner_itself() -> None:
     for strategy in (Synchronous(), DelayByOne()):  # which no gradient hides
         assert time_strategy(strategy, own, 4).step_seconds == pytest.approx(0.1 + 0.02 + 0.1, rel=1e-3)
     assert time_strategy(Synchronous(), own, 1).step_seconds == pytest.approx(0.1)
+    two = dataclasses.replace(own, serving_bandwidth=1e12)  # one request to await, one to answer
+    assert time_strategy(ADPSGD(), two, 2, steps=50).step_seconds == pytest.approx(0.1 + 2 * 0.12, rel=0.02)
 
 
 def test_a_plan_is_for_learners_that_live() -> None:

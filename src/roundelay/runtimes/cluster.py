@@ -122,7 +122,7 @@ class Cluster:
     verb_seconds: float = 0.0
     """What a verb takes the learner itself beside the network, whatever it moves: calling a library, waking up."""
     copy_bandwidth: float = math.inf
-    """Bytes per second at which a learner hands over what a verb moves; it can do nothing else meanwhile."""
+    """Bytes per second at which a learner hands over what a verb moves, and answers; it computes nothing meanwhile."""
     serving_bandwidth: float = 5e9
     """Bytes per second that serving a request gets through."""
     detection_seconds: float = 0.05

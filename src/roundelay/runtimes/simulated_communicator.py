@@ -29,6 +29,8 @@ class Seat:
     who: str = ""
     opened: Event[tuple[Learner, Strategy]] = field(default_factory=lambda: Event("a learner that serves"))
     free: float = 0.0
+    owes: float = 0.0
+    """Seconds that answering has cost its learner, which its next gradient takes longer."""
     held: list[Callable[[], None]] | None = None
     """Where the learner stands still: what is to be done when it goes on."""
 
@@ -281,6 +283,8 @@ class _Request:
             return
         learner, strategy = seat.opened.value
         sim.record.span("serve", seat.who, self.begin, sim.kernel.now, of=self.comm.rank)
+        if sim.handles:
+            seat.owes += sim.handling(self.x.nbytes)
         given = strategy.serve(learner, self.x, self.comm.rank)
         sim.logged("serve", self.target, self.comm.rank)
         if isinstance(given, Later):

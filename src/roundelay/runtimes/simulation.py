@@ -164,7 +164,8 @@ class SimulatedRuntime:
             for part in work.parts:
                 work.ready(part)
             return
-        seconds = self.durations(begin, me.frames)
+        seat = self.sim.seats[self.seat]
+        seconds, seat.owes = self.durations(begin, me.frames) + seat.owes, 0.0
         if work.parts:
             await kernel.sleep(seconds * FORWARD)
             total = sum(part.stop - part.start for part in work.parts)
@@ -173,7 +174,7 @@ class SimulatedRuntime:
                 work.ready(part)
         else:
             await kernel.sleep(seconds)
-        self.record.span("compute", self.sim.seats[self.seat].who, begin, kernel.now, frames=me.frames)
+        self.record.span("compute", seat.who, begin, kernel.now, frames=me.frames)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Refuse: the kernel runs all learners' coroutines in turn."""
