@@ -5,6 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+import pytest
+
+from roundelay.cli.report import command
+from roundelay.errors import SettingsError
 from roundelay.record import Record
 
 ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
@@ -26,6 +31,7 @@ def make_run(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_report_is_written_beside_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     done = call(str(run), "--target", "loss=0.6")
@@ -35,6 +41,7 @@ def test_a_report_is_written_beside_the_run(tmp_path: Path) -> None:
     assert "reached after 100 ms" in (run / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name) for name in ("a", "b")]
     done = call(*map(str, runs), "--out", str(tmp_path / "out"), "--json")
@@ -44,16 +51,14 @@ def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
     assert said["answer"]["headline"]
 
 
-def test_what_is_wrong_is_said_in_a_line(tmp_path: Path) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (tmp_path / "empty").mkdir()
-    for words, complaint in (
-        ([str(tmp_path / "empty")], "neither a run nor a study"),
-        ([str(tmp_path / "nowhere")], "does not exist"),
-        ([str(run), "--target", "loss"], "expected SCORE=VALUE"),
-        ([str(run), str(run)], "--out DIR gives it one"),
+    for words, kind, complaint in (
+        ([str(tmp_path / "empty")], SettingsError, "neither a run nor a study"),
+        ([str(tmp_path / "nowhere")], click.BadParameter, "does not exist"),
+        ([str(run), "--target", "loss"], SettingsError, "expected SCORE=VALUE"),
+        ([str(run), str(run)], SettingsError, "--out DIR gives it one"),
     ):
-        done = call(*words)
-        assert done.returncode == 2
-        assert complaint in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
+        with pytest.raises(kind, match=complaint):
+            command.main(words, standalone_mode=False)

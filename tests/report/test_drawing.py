@@ -25,6 +25,7 @@ FIGURES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_kind_is_drawn_in_every_format(tmp_path: Path) -> None:
     written = draw_all(FIGURES, STRATEGIES, tmp_path, ("svg", "png", "pdf"))
     assert [path.name for path in written] == [f"{f.name}.{form}" for f in FIGURES for form in ("svg", "png", "pdf")]

@@ -16,7 +16,6 @@ from roundelay.report.details import read_details
 from roundelay.report.html import Section, render
 from roundelay.report.loose import run_names, summarise_runs
 from roundelay.report.spec import Figure
-from roundelay.report.tables import Table
 from roundelay.run import write_atomically
 from roundelay.study.schema import Target
 
@@ -130,8 +129,3 @@ def clean(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [clean(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def all_tables(sections: Iterable[Section]) -> list[Table]:
-    """Return every table of a report."""
-    return [table for section in sections for table in section.tables]
