@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from roundelay.errors import SettingsError
 from roundelay.study.schema import Target
@@ -44,21 +45,22 @@ def command(
     """
     from roundelay.report.page import write_report
 
-    console = Console(stderr=True)
-    with console.status("reading the records") if console.is_terminal else console:
-        page = write_report(list(folders), out, target=_target(target), figures=figures)
-    if as_json:
-        summary = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["summary"]
-        answer = summary["answer"]
-        print(
-            json.dumps(
-                {"report": str(page), "answer": answer, "runs": len(summary["cells"]), "faults": summary["faults"]}
-            )
+    console = Console(stderr=True, markup=False, highlight=False)
+    with console.status("reading the records") as status:  # nothing at all where it is no terminal
+        page = write_report(
+            list(folders),
+            out,
+            target=_target(target),
+            figures=figures,
+            watch=lambda doing: status.update(Text(doing, overflow="ellipsis", no_wrap=True)),
         )
-    else:
-        answer = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["summary"]["answer"]
-        print(answer["headline"], file=sys.stderr)
-        print(page)
+    summary = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["summary"]
+    if as_json:
+        known = {"answer": summary["answer"], "runs": len(summary["cells"]), "faults": summary["faults"]}
+        print(json.dumps({"report": str(page)} | known))
+        return
+    print(summary["answer"]["headline"], file=sys.stderr)
+    print(page)
 
 
 def _target(given: str | None) -> Target | None:

@@ -11,7 +11,7 @@ from typing import Any
 from roundelay.errors import MissingExtra, SettingsError
 from roundelay.report.spec import Bar, Figure, Series
 
-__all__ = ["FORMATS", "draw", "draw_all"]
+__all__ = ["FORMATS", "check_formats", "draw", "draw_all"]
 
 FORMATS = ("svg", "png", "pdf")
 # As the page has them; colours differ in lightness, too, and each goes with a dash and a marker.
@@ -46,10 +46,15 @@ STYLE: dict[Any, Any] = {
 
 def draw_all(figures: Iterable[Figure], strategies: Sequence[str], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Draw every figure in every format into ``folder``; return the files."""
+    check_formats(formats)
+    return [path for figure in figures for path in draw(figure, strategies, folder, formats)]
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuse a format that is not known."""
     for name in formats:
         if name not in FORMATS:
             raise SettingsError(f"figures: unknown format {name!r}; there are {', '.join(FORMATS)}")
-    return [path for figure in figures for path in draw(figure, strategies, folder, formats)]
 
 
 def draw(figure: Figure, strategies: Sequence[str], folder: Path, formats: Sequence[str]) -> list[Path]:

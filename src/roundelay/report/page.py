@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay.errors import SettingsError
 from roundelay.report import happenings, inside, learning, speeds, tables
 from roundelay.report.board import Board
-from roundelay.report.details import read_details
+from roundelay.report.details import Details, read_details
 from roundelay.report.html import Section, render
 from roundelay.report.loose import run_names, summarise_runs
 from roundelay.report.spec import Figure
@@ -30,19 +30,22 @@ def write_report(
     *,
     target: Target | None = None,
     figures: Sequence[str] = (),
+    watch: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Write ``report.html`` of a study's folder, or of one or several runs' folders; return where it is.
 
     It goes into ``out``, by default the folder itself, with ``report.json`` and a folder ``report`` of CSV files beside
     it.  ``figures`` are formats, such as ``svg`` and ``png``, in which every figure is drawn for a paper as well; that
-    takes the extra ``plot``.  A ``target`` is for runs that are no study: a study has its own.
+    takes the extra ``plot``.  A ``target`` is for runs that are no study: a study has its own.  ``watch`` is told what
+    is being done.
     """
     folders = [folder] if isinstance(folder, Path) else list(folder)
     if out is None:
         if len(folders) != 1:
             raise SettingsError(f"a report of {len(folders)} folders has no place of its own; --out DIR gives it one")
         out = folders[0]
-    board = make_board(folders, target)
+    board = make_board(folders, target, watch)
+    watch("making figures and tables")
     sections = make_sections(board)
     beside = out / "report"
     beside.mkdir(parents=True, exist_ok=True)
@@ -53,26 +56,41 @@ def write_report(
     whole = {"summary": board.summary, "figures": [figure.plain() for figure in every]}
     write_atomically(out / "report.json", (json.dumps(clean(whole), separators=(",", ":")) + "\n").encode())
     if figures:
-        from roundelay.report.drawing import draw_all
+        from roundelay.report.drawing import check_formats, draw
 
-        draw_all(every, board.strategies, beside, figures)
+        check_formats(figures)
+
+        for place, figure in enumerate(every):
+            watch(f"drawing figure {place + 1} of {len(every)}: {figure.title}")
+            draw(figure, board.strategies, beside, figures)
     page = out / "report.html"
     write_atomically(page, render(board, sections, inside.timelines(board)).encode())
     _log.debug("%s: %d figures, %d tables", page, len(every), len(listed))
     return page
 
 
-def make_board(folders: Sequence[Path], target: Target | None = None) -> Board:
+def make_board(
+    folders: Sequence[Path], target: Target | None = None, watch: Callable[[str], None] = lambda _: None
+) -> Board:
     """Read a study, or runs, with all their details."""
     if len(folders) == 1 and (folders[0] / "study.json").exists():
         from roundelay.study.summary import summarise
 
+        watch("summing up the study")
         summary = summarise(folders[0])
         paths = {cell["name"]: folders[0] / cell["path"] for cell in summary["cells"]}
-        return Board(summary, {name: read_details(path) for name, path in paths.items()}, summary["target"])
+        return Board(summary, _read(paths, watch), summary["target"])
     found = find_runs(folders)
-    runs = {name: read_details(path) for name, path in zip(run_names(found), found, strict=True)}
+    runs = _read(dict(zip(run_names(found), found, strict=True)), watch)
     return Board(summarise_runs(runs, target), runs, target)
+
+
+def _read(paths: Mapping[str, Path], watch: Callable[[str], None]) -> dict[str, Details]:
+    runs = {}
+    for place, (name, path) in enumerate(paths.items()):
+        watch(f"reading run {place + 1} of {len(paths)}: {name}")
+        runs[name] = read_details(path)
+    return runs
 
 
 def find_runs(folders: Iterable[Path]) -> list[Path]:
