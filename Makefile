@@ -38,6 +38,9 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/features.py
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/published.py
+	$(BIN)/python benchmarks/prediction.py
+	$(BIN)/python benchmarks/timing_only.py
 
 docs: .venv/ready
 	$(BIN)/python docs/build.py build/docs
