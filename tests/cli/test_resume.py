@@ -128,9 +128,10 @@ def test_what_is_no_run_is_named(damage: str, stopped: Path, tmp_path: Path) -> 
 
 
 def kill_one(marker: str, begun: Path) -> None:
-    """Kill one of the processes of a job, once it has a checkpoint."""
-    deadline = time.monotonic() + 90
-    while not any(begun.glob("*/rank-1.json")) and time.monotonic() < deadline:
+    """Kill one of the processes of a job, once it has a checkpoint of both."""
+    deadline = time.monotonic() + 200
+    while not any((each.parent / "rank-0.json").exists() for each in begun.glob("*/rank-1.json")):
+        assert time.monotonic() < deadline, "there is no checkpoint"
         time.sleep(0.02)
     ours = os.getpid()
     for entry in Path("/proc").iterdir():
