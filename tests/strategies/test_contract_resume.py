@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 import zlib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from cases import CASES, fitting
 from roundelay.runtimes.simulation import Outcome
 from roundelay.strategies import STRATEGIES
-from stopping import Stopped, events, job_of, run_in
+from stopping import Stopped, events, job_of, kill_in, run_in
 
 LEARNERS = 4
 
@@ -51,6 +52,23 @@ def test_resuming_equals_never_having_stopped(case: str, shuffle: int | None, tm
             run_in(stopped, job_of(CASES[case]()), learners, stop=stop, shuffle=shuffle)
     assert_equal(run_in(stopped, job_of(CASES[case]()), learners, shuffle=shuffle), expected)
     assert events(stopped) == events(through)
+
+
+SEED = random.SystemRandom().randrange(10_000)
+"""Another moment each time; a failure tells it."""
+
+
+def test_a_killed_simulation_resumes_to_the_same_bits(case: str, tmp_path: Path) -> None:
+    through, killed = folders(tmp_path, "through", "killed")
+    learners, begun = fitting(CASES[case](), LEARNERS), time.monotonic()
+    expected = run_in(through, job_of(CASES[case]()), learners)
+    seconds = time.monotonic() - begun
+    rng = random.Random(SEED)
+    for _ in range(2):
+        kill_in(killed, CASES[case](), learners, rng.uniform(0.0, seconds))
+    again = run_in(killed, job_of(CASES[case]()), learners)
+    assert torch.equal(again.consensus, expected.consensus), f"seed {SEED}"
+    assert events(killed) == events(through), f"seed {SEED}"
 
 
 def test_saving_changes_nothing(case: str, tmp_path: Path) -> None:
