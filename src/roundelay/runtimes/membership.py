@@ -236,7 +236,11 @@ class Membership:
 
 
 class Pulse(threading.Thread):
-    """Advances our counter and watches others': one that has moved before and stands still for long is silent."""
+    """Advances our counter and watches others': one that has moved before and stands still for long is silent.
+
+    What counts is the time that we have watched it stand still: after a sleep of our own, or of our connection to the
+    store, everybody would seem to have been silent.
+    """
 
     def __init__(
         self,
@@ -252,7 +256,8 @@ class Pulse(threading.Thread):
         self._tell, self._gone = silent, gone
         self._every = min(1.0, patience_seconds / 10)
         self._watching: set[int] = set()
-        self._seen: dict[int, tuple[int, float]] = {}
+        self._seen: dict[int, tuple[int, float]] = {}  # the counter, and for how long it has stood still
+        self._looked = time.monotonic()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
 
@@ -268,7 +273,7 @@ class Pulse(threading.Thread):
     def is_silent(self, learner: int) -> bool:
         """Tell whether a learner's counter has stood still for too long."""
         seen = self._seen.get(learner)
-        return seen is not None and seen[1] < time.monotonic() - self._patience
+        return seen is not None and seen[1] > self._patience
 
     @property
     def stopped(self) -> bool:
@@ -292,11 +297,13 @@ class Pulse(threading.Thread):
     def _look(self) -> None:
         with self._lock:
             watching = sorted(self._watching)
+        now = time.monotonic()
+        watched, self._looked = min(now - self._looked, self._patience / 2), now
         for learner in watching:
-            beat, seen = self._store.add(f"beat/{learner}", 0), self._seen.get(learner)
-            if beat and (seen is None or seen[0] != beat):
-                self._seen[learner] = (beat, time.monotonic())
-            elif self.is_silent(learner) and not self._store.has(f"done/{learner}"):
+            beat, (before, still) = self._store.add(f"beat/{learner}", 0), self._seen.get(learner, (0, 0.0))
+            if beat:
+                self._seen[learner] = (beat, still + watched if beat == before else 0.0)
+            if self.is_silent(learner) and not self._store.has(f"done/{learner}"):
                 self._tell(learner, self._store)
 
 
