@@ -15,7 +15,7 @@ def capture(sim: Simulation) -> dict[str, Any]:
     return {
         "ties": sim.kernel.capture(),
         "ports": sim.network.capture(),
-        "serving": [seat.free for seat in sim.seats],
+        "serving": [[seat.free, seat.owes] for seat in sim.seats],
         "record": sim.record.mark(),
     }
 
@@ -25,6 +25,6 @@ def restore(sim: Simulation, state: dict[str, Any]) -> None:
     sim.kernel.restore(state["ties"])
     if len(state["serving"]) == len(sim.seats):
         sim.network.restore(state["ports"])
-        for seat, free in zip(sim.seats, state["serving"], strict=True):
-            seat.free = free
+        for seat, (free, owes) in zip(sim.seats, state["serving"], strict=True):
+            seat.free, seat.owes = free, owes
     sim.record.rewind(state["record"])

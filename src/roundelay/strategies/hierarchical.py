@@ -45,9 +45,10 @@ class Hierarchical(Strategy):
         nodes, begin = [], 0
         each = [self.learners_per_node] * size if isinstance(self.learners_per_node, int) else self.learners_per_node
         for count in [*each, size]:
-            if begin < size:
-                nodes.append(range(begin, min(begin + count, size)))
-                begin += count
+            if begin >= size:
+                break
+            nodes.append(range(begin, min(begin + count, size)))
+            begin += count
         return nodes
 
     def keeps(self, me: Learner) -> Sequence[slice] | None:
