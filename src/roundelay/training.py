@@ -116,7 +116,7 @@ class Training:
             raise SettingsError(
                 f"{view.size} ranks cannot train by {type(self.strategy).__name__}, which takes {servers} for serving"
             )
-        if view.epoch == 0:  # later on a strategy has to make do with those who are left
+        if view.size == self.runtime.seats:  # a strategy has to make do with those who are left
             self.strategy.check(view.size - servers)
         me.serves = view.rank < servers
         me.number = view.rank - (0 if me.serves else servers)
@@ -131,10 +131,6 @@ class Training:
         await merge(self, view)  # until it is done, what was left before is what is left
         if not view.epoch:
             start_over(self)
-        if "cuts" in view.plan and not view.plan.get("stretches"):
-            self.stretches = self.budget.stretches()
-            for position in view.plan["cuts"]:
-                self.cut(position)
         left_out = held and view.rank not in view.plan["holders"]  # and now let in again
         newcomer, self.holds = not self.holds or left_out, True
         self.stretch, self.epoch = view.plan["stretch"], view.epoch
