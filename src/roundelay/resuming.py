@@ -24,14 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 def report_start(training: Training) -> dict[str, Any]:
-    """Say what we run, and what checkpoints we can answer for or, if we hold the model already, where all meet."""
+    """Say what we run, and, unless we hold the model already, what checkpoints we can answer for."""
     report: dict[str, Any] = {"seat": training.runtime.seat}
     if training.fingerprint is not None:
         report["print"] = training.fingerprint
-    if training.holds:
-        if training.checkpoint is not None and training.checkpoint.every_minutes is not None:
-            report["cuts"] = [stretch.end for stretch in training.stretches]
-    elif training.saver is not None:
+    if training.saver is not None and not training.holds:
         report["held"] = training.saver.checkpoints.held(training.runtime.seat, training.runtime.seats)
     return report
 
@@ -45,9 +42,6 @@ def plan_start(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[s
     if told:
         compare([report["print"] for report in told], [f"rank {report['seat']}" for report in told])
     plan = make_plan(reports, safe)
-    cuts = {(report["stretch"], report["epoch"]): report["cuts"] for report in reports if "cuts" in report}
-    if cuts:
-        plan["cuts"] = cuts[max(cuts)]
     held = [report["held"] for report in reports if "held" in report]
     if held and not any(report["holds"] for report in reports):
         plan["checkpoint"] = choose(held)
@@ -155,14 +149,15 @@ async def _resized(training: Training, view: View, parts: list[Snapshot], told: 
     own = parts[0].tensors["weights"].clone() if parts else me.weights.clone()
     if parts:
         put_back_weights(me, parts, rates=False)
-    await world.mean(me.weights, weight=float(len(parts)))
-    await me.settle("average", world, weight=float(len(parts)))
-    for constant in me.constants:
-        await world.broadcast(constant.data, root=servers)
     _stand_at(training, view, view.plan["checkpoint"]["position"], done=told["done"])
     await training.begin_strategy()
-    keeps = [[part.start, part.stop] for part in training.acting.keeps(me)]
-    for rank, ranges in enumerate(await gather_json(world, keeps)):
+    keeps = training.acting.keeps(me)
+    weight = 0.0 if keeps is None else float(len(parts))
+    await world.mean(me.weights, weight)
+    await me.settle("average", world, weight)
+    for constant in me.constants:
+        await world.broadcast(constant.data, root=servers)
+    for rank, ranges in enumerate(await gather_json(world, [[part.start, part.stop] for part in keeps or ()])):
         for begin, end in ranges:
             known = own[begin:end].to(me.weights) if world.rank == rank else me.weights[begin:end].clone()
             me.weights[begin:end].copy_(await world.broadcast(known, root=rank))
