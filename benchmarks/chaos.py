@@ -50,7 +50,7 @@ Result = dict[str, Any]
 
 def settings(strategy: str, *, minibatches: int = MINIBATCHES, step_seconds: float = 0.008) -> dict[str, Any]:
     """Say what learners' processes train."""
-    given = schedules.SETTINGS.get(strategy, {})
+    given = schedules.SETTINGS.get(strategy, {}) | ({"rate": 0.3} if strategy == "asgd-updates" else {})
     task = {**TASK, "pause_seconds": step_seconds}
     return {"strategy": strategy, "with": given, "minibatches": minibatches, "task": task}
 

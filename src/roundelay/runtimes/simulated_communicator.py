@@ -154,7 +154,9 @@ class SimulatedCommunicator:
         index = next(k for k, group in enumerate(groups) if self.rank in group)
         ranks = list(groups[index])
         group = self.group.splits.setdefault((self._splits, index), Group(tuple(self.members[rank] for rank in ranks)))
-        return SimulatedCommunicator(self.sim, group, ranks.index(self.rank))
+        made = SimulatedCommunicator(self.sim, group, ranks.index(self.rank))
+        made.epoch = self.epoch  # not the cluster's, which has gone on where this learner was left out
+        return made
 
     # -- collectives --------------------------------------------------------------------------------------------
 
