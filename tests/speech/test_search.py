@@ -24,6 +24,7 @@ from roundelay.speech.search import (
     check_fit,
     largest_input,
     penalised,
+    sentences,
 )
 
 Scores = npt.NDArray[np.float32]
@@ -158,6 +159,21 @@ def test_a_penalty_makes_fewer_words() -> None:
     ]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_sentences_as_by_exhaustive_search(seed: int) -> None:
+    graph = build(LEXICON, model(), Monophones())
+    network = from_fst(graph)
+    for state, cost in network.finals.items():
+        network.arcs[state].append((0, 0, cost + 0.1, 0))
+    scores = scores_of(np.random.default_rng(seed), 60, largest_input(graph))
+    cost, words = exhaustive(network, scores)
+    found = best_path(sentences(graph), scores, WIDE)
+    assert found.cost == pytest.approx(cost, abs=2e-3)
+    assert found.words == list(words)
+    assert found.cost <= best_path(graph, scores, WIDE).cost + 1e-3, "one sentence is still possible"
+    assert from_fst(graph).num_arcs == network.num_arcs - len(network.finals), "the graph itself is unchanged"
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -18,7 +18,7 @@ from roundelay.speech.graph import read_graph
 from roundelay.speech.inputs import Combined
 from roundelay.speech.nbest import n_best
 from roundelay.speech.network import Scorer, load_network
-from roundelay.speech.search import Pruning, Weights, acoustic_scores, best_path, check_fit, modules, names
+from roundelay.speech.search import Pruning, Weights, acoustic_scores, best_path, check_fit, modules, names, sentences
 from roundelay.speech.search import penalised as with_penalty
 from roundelay.speech.times import Timer
 from roundelay.speech.workers import Workers
@@ -42,6 +42,8 @@ class Plan:
     nbest: int = 0
     priors: tuple[float, ...] | None = None
     """Instead of the run's; CTC has none of its own."""
+    sentences: bool = False
+    """Whether there may be several in an utterance."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,10 @@ class Recogniser:
         """Return how many outputs the run's own graphs were made for, without looking at every arc."""
         return len(self.bundle.phones) if self.bundle.ctc else self.bundle.num_senones
 
-    def _with_penalty(self, penalty: float) -> Any:
+    def _with_penalty(self, penalty: float, several: bool = False) -> Any:
         _, kaldifst = modules()
-        return kaldifst.StdConstFst(with_penalty(self._graph, penalty, len(self.lexicon.words)))
+        graph = with_penalty(self._graph, penalty, len(self.lexicon.words))
+        return kaldifst.StdConstFst(sentences(graph) if several else graph)
 
     @functools.cached_property
     def timer(self) -> Timer:
@@ -114,7 +117,10 @@ class Recogniser:
 
     def _one(self, plan: Plan, utterance: str, features: Array) -> tuple[Recognised, npt.NDArray[np.float32]]:
         first, *rest = plan.weights
-        graph, priors = self.graph(first.penalty), self.log_priors(plan.priors)  # made once, so not timed
+        graph, priors = (
+            self.graph(first.penalty, plan.sentences),
+            self.log_priors(plan.priors),
+        )  # made once, so not timed
         start = time.process_time()
         posteriors = self.scorer(features)
         scores = acoustic_scores(posteriors, priors, first)

@@ -87,6 +87,18 @@ def penalised(graph: Fst, penalty: float, num_words: int) -> Fst:
     return kaldifst.compose(graph, loop, match_side="right")
 
 
+def sentences(graph: Fst) -> Fst:
+    """Return the graph with a way back from each end of a sentence to the begin of the next."""
+    _, kaldifst = modules()
+    result = kaldifst.StdVectorFst(graph)
+    for state in range(result.num_states):
+        cost = result.final(state).value
+        if math.isfinite(cost):
+            # Costs something, lest empty sentences follow each other for ever.
+            result.add_arc(state, kaldifst.StdArc(0, 0, max(cost, 0.0) + 0.1, result.start))
+    return result
+
+
 def largest_input(graph: Fst) -> int:
     """Return the largest input label, which is the number of outputs that a model must have at least."""
     _, kaldifst = modules()

@@ -121,7 +121,9 @@ def transcribe(
         inputs = remake(
             bundle, utterances, Path(folder), jobs=settings.jobs, resample=settings.resample, progress=progress
         )
-        plan = Plan(Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors)
+        plan = Plan(
+            Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors, sentences=True
+        )
         with Workers(settings.jobs) as workers:
             found = recognise(
                 plan, inputs, [utterance.id for utterance in utterances], workers,
