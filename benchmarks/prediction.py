@@ -2,8 +2,8 @@
 
 A run of `synchronous` on 2 real processes is recorded and calibrated.  The simulator then predicts the median step of
 `bmuf`, `delay-by-one` and `adpsgd` and of a model four times larger on 2 processes; and, from another recorded run of 2
-whose gradients are mostly slept, of all four strategies on 4 processes.  Every round makes all runs, in another order; a
-prediction and what it is compared with are medians over rounds.  Nothing that is predicted is used in a calibration.
+whose gradients are mostly slept, of all four strategies on 4 processes.  Every round makes all runs, in another order;
+a prediction and what it is compared with are medians over rounds.  Nothing that is predicted is used in a calibration.
 Assumed: a model four times larger takes four times as long.  Asked: within 15 %.  Run it on a quiet machine.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,54 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/corpora beside the project")
     return folder
+
+
+@pytest.fixture(scope="session")
+def toned(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder of prepared data with all that a network may hear, in seconds."""
+    import tones
+    from roundelay.speech.prepare import prepare
+    from roundelay.speech.vectors import IvectorSettings
+
+    folder = tmp_path_factory.mktemp("toned")
+    settings = replace(
+        tones.SETTINGS,
+        hmm=replace(tones.SETTINGS.hmm, adapt=True),
+        language=replace(tones.SETTINGS.language, ctc=True),
+        ivectors=IvectorSettings(size=4),
+    )
+    prepare(tones.make(folder / "corpus"), folder / "data", settings)
+    return str(folder / "data")
+
+
+@pytest.fixture
+def data(toned: str) -> Path:
+    """The same as a path."""
+    return Path(toned)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real simulated runs, some with a straggler or a killed learner, and a record as processes write it."""
+    from report_files import simulate_run, write_run
+
+    folder = tmp_path_factory.mktemp("runs")
+    simulate_run(folder / "one", "synchronous", 1)
+    for strategy in ("synchronous", "adpsgd", "bmuf"):
+        simulate_run(folder / f"{strategy}-4", strategy, 4)
+    compute = {"seconds": 0.02, "jitter": 0.1}
+    slow = {"name": "a switch", "compute": compute, "stragglers": [{"learner": 1, "factor": 5.0}]}
+    for strategy in ("synchronous", "adpsgd"):
+        simulate_run(folder / f"{strategy}-4-slow", strategy, 4, cluster=slow)
+    faults = {"name": "faulty", "compute": compute, "faults": [{"learner": 2, "at_seconds": 0.1}]}
+    simulate_run(folder / "adpsgd-4-killed", "adpsgd-random", 4, cluster=faults)
+    write_run(folder / "processes-2", "bmuf", 2, clock="wall")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of them."""
+    from roundelay.report.page import write_report
+
+    return write_report(runs, tmp_path_factory.mktemp("report"), target={"score": "error", "value": 0.79})

@@ -126,7 +126,7 @@ def test_every_preset_builds_on_no_memory_at_all(name: str) -> None:
     ("table", "said"),
     [
         ({"name": "dnnn"}, "dnn"),
-        ({"name": "dnn", "preset": "smll"}, "small"),
+        ({"name": "dnn", "preset": "sma"}, "small"),
         ({"name": "dnn", "wdth": 3}, "width"),
         ({"name": "lstm", "cells": 0}, "cells must be at least 1, not 0"),
         ({"name": "cldnn", "window": 4}, "odd"),

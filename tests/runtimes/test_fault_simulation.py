@@ -148,7 +148,7 @@ def test_what_a_server_alone_knows_is_taken_from_it(servers: int) -> None:
 
         async def assemble() -> None:
             me: Learner = made.me
-            kept = [(part, me.weights[part].clone()) for part in made.acting.keeps(me)] if made.holds else []
+            kept = [(part, me.weights[part].clone()) for part in made.acting.keeps(me) or []] if made.holds else []
             await before()
             seen.extend((float((me.weights[part] - old).abs().max()), float(old.abs().max())) for part, old in kept)
 

@@ -76,8 +76,18 @@ def test_blocks_are_chosen_so_that_enough_fit(
     assert cell.fitted.outside == outside
 
 
+def test_budgets_are_whole_rounds(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.toml", strategies='["synchronous"]', learners="[3]", seeds="[1]", epochs=5)
+    matrix = expand(Study.read(path))  # 200 minibatches
+    assert {cell.learners: cell.minibatches for cell in matrix.cells} == {1: 200, 3: 201}
+    assert {trial.learners: trial.minibatches for trial in matrix.trials} == {1: 100, 3: 102}
+    assert all(cell.settings["budget"]["minibatches"] == cell.minibatches for cell in matrix.cells + matrix.trials)
+    with pytest.raises(SettingsError, match="the same frames, not 576 to 640"):
+        expand(Study.read(write_study(path, strategies='["synchronous"]', learners="[9]", seeds="[1]")))
+
+
 def test_a_hierarchy_takes_its_nodes_from_the_cluster(tmp_path: Path) -> None:
-    path = write_study(tmp_path / "s.toml", strategies='["hierarchical"]', learners="[16]", seeds="[1]")
+    path = write_study(tmp_path / "s.toml", strategies='["hierarchical"]', learners="[16]", seeds="[1]", epochs=4)
     flat = next(cell for cell in expand(Study.read(path)).cells if cell.learners == 16)
     assert flat.settings["strategy"]["learners_per_node"] == 4
     path.write_text(path.read_text() + "cluster = { nodes = 2, learners_per_node = 8 }\n")
