@@ -151,7 +151,10 @@ class _Maker:
         if common and (every := table.get("budget", {}).get("evaluate_every")) is not None:
             table["budget"] = table["budget"] | {"evaluate_every": every * learners}  # after as many frames
         _fit_nodes(entry, table["cluster"], learners)
-        minibatches, frames = self._measure(table, common=common)
+        measured, frames = self._measure(table, common=common)
+        minibatches = _whole_rounds(measured, learners)
+        frames = round(frames * minibatches / measured)
+        _set_minibatches(table, minibatches)
         fitted = fit_period(entry, minibatches=minibatches, learners=learners, wanted=study.blocks)
         if power is None:
             power = scaling(entry["name"], common_batch=common)
@@ -165,9 +168,8 @@ class _Maker:
     def trial(self, cell: Cell, rate: float) -> Cell:
         """Make the trial of a cell at ``rate`` for one learner."""
         tuning, settings = self.study.tuning, copy.deepcopy(cell.settings)
-        minibatches = max(1, round(tuning.share * cell.minibatches))
-        settings["budget"] = settings["budget"] | {"minibatches": minibatches}
-        settings["budget"].pop("epochs", None)
+        minibatches = _whole_rounds(tuning.share * cell.minibatches, cell.learners)
+        _set_minibatches(settings, minibatches)
         settings["seed"] = tuning.seed
         _seed_model(settings, tuning.seed)
         frames = round(cell.frames * minibatches / cell.minibatches)
@@ -192,6 +194,16 @@ class _Maker:
             minibatches = experiment.make_budget(task).total
             self._epochs[key] = minibatches, minibatches * task.nominal_frames
         return self._epochs[key]
+
+
+def _whole_rounds(minibatches: float, learners: int) -> int:
+    """Round so that the last step, too, is on everyone's minibatch: one alone would be a step of the full rate."""
+    return learners * max(1, round(minibatches / learners))
+
+
+def _set_minibatches(table: Table, minibatches: int) -> None:
+    budget = {name: value for name, value in table.get("budget", {}).items() if name != "epochs"}
+    table["budget"] = budget | {"minibatches": minibatches}
 
 
 def _rate(table: Table) -> float:
@@ -230,4 +242,7 @@ def _fit_nodes(entry: Table, cluster: Table, learners: int) -> None:
 def _check_frames(cells: list[Cell]) -> None:
     least, most = min(cell.frames for cell in cells), max(cell.frames for cell in cells)
     if most > 1.02 * least:
-        raise SettingsError(f"every run must train the same frames, not {least} to {most}; give the budget in epochs")
+        raise SettingsError(
+            f"every run must train the same frames, not {least} to {most} (whole rounds of all learners); "
+            "a longer budget would do"
+        )

@@ -94,6 +94,9 @@ class Study:
         for name in ("strategies", "learners", "seeds"):
             if not getattr(self, name):
                 raise SettingsError(f"{name}: at least one is needed")
+        for counts in [self.learners, *(part.learners or [] for part in self.parts)]:
+            if counts and min(counts) < 1:
+                raise SettingsError(f"learners must be at least 1, not {min(counts)}")
         if self.tuning.rates and self.tuning.seed in self.seeds:
             raise SettingsError(f"tuning.seed {self.tuning.seed} is one of the seeds that count; another would do")
 
