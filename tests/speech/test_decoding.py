@@ -128,6 +128,7 @@ def test_ctc_is_decoded_by_its_own_graph(place: Path, data: Prepared, tmp_path: 
             assert first / 100 < end < last / 100 + 0.08, "a peak ends before its phone does"
 
 
+@pytest.mark.slow
 def test_processes_find_the_same(run: Path) -> None:
     one = decode_run(run, None, "test", language="flat", settings=FIXED)
     two = decode_run(run, None, "test", language="flat", settings=replace(FIXED, jobs=2))
