@@ -31,7 +31,8 @@ STALL_SECONDS = 2.0  # generous: the machine may be busy; `make chaos` measures
 
 def settings(strategy: str, minibatches: int) -> dict[str, Any]:
     given = schedules.SETTINGS.get(strategy, {})
-    task = {"pause_seconds": 0.008, "rate": 0.05, "momentum": 0.5}
+    rate = 0.0125 if strategy == "asgd-updates" else 0.05  # its server adds up what all learners' optimizers do
+    task = {"pause_seconds": 0.008, "rate": rate, "momentum": 0.5}
     return {"strategy": strategy, "with": given, "minibatches": minibatches, "task": task}
 
 
