@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
+hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("unhurried")
 torch.set_num_threads(1)  # as learners have it by default; two threads each would fight for the cores
 
 
