@@ -12,7 +12,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 
-hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+hypothesis.settings.register_profile(  # a busy machine is no failure
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("unhurried")
 torch.set_num_threads(1)  # as learners have it by default; two threads each would fight for the cores
 
