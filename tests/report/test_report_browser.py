@@ -13,6 +13,7 @@ from report_files import HOSTILE, write_run
 from roundelay.report.page import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = sync_api.expect
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
@@ -21,6 +22,14 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)"),
 ]
 Scheme = Literal["light", "dark"]
+SETTLED = """async () => {
+  const places = () => [scrollY, ...[...document.querySelectorAll("figure")].map((f) => f.offsetTop)].join();
+  for (let last = "", still = 0; still < 5; ) {
+    await new Promise(requestAnimationFrame);
+    still = places() === last ? still + 1 : 0;
+    last = places();
+  }
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +45,11 @@ class Visit:
     """A page that is open, and all that it said on the console or asked the network for."""
 
     def __init__(self, browser: Any, page: Path, *, width: int = 1280, scheme: Scheme = "light") -> None:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            reduced_motion="reduce",  # what is pointed at must not glide away
+        )
         self.page: Any = context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -52,9 +65,20 @@ class Visit:
         figure = self.page.locator(f"#figure-{name}")
         figure.scroll_into_view_if_needed()
         figure.locator("svg.panel, canvas").first.wait_for()
-        self.page.wait_for_timeout(150)  # while its neighbours are drawn, it may move
+        self.settle()  # while its neighbours are drawn, it may move
         figure.scroll_into_view_if_needed()
+        self.settle()
         return figure
+
+    def settle(self) -> None:
+        """Wait until nothing has changed its place for a while."""
+        self.page.evaluate(SETTLED)
+
+    def look_at_all(self) -> None:
+        """Scroll through the whole page, and wait until every figure is drawn."""
+        for figure in self.page.locator("figure").all():
+            figure.scroll_into_view_if_needed()
+            expect(figure.locator("svg.panel, canvas, .nothing").first).to_be_attached()
 
     def close(self) -> None:
         self.page.context.close()
@@ -71,29 +95,30 @@ def test_it_opens_zooms_and_filters_without_a_complaint(browser: Any, report: Pa
 
     figure = visit.figure("loss-frames")
     panel = figure.locator("svg.panel").first
-    before = panel.locator(".tick.middle").all_text_contents()
+    ticks = panel.locator(".tick.middle")
+    before = ticks.all_text_contents()
     box = panel.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + box["height"] * 0.5, steps=4)
     page.mouse.up()
-    after = figure.locator("svg.panel").first.locator(".tick.middle").all_text_contents()
-    assert after != before
+    expect(ticks).not_to_have_text(before)
     figure.get_by_role("button", name="Show all again").click()
-    assert figure.locator("svg.panel").first.locator(".tick.middle").all_text_contents() == before
+    expect(ticks).to_have_text(before)
 
-    assert figure.locator("g.series[data-strategy=bmuf]").count() > 0
+    curves = figure.locator("g.series[data-strategy=bmuf]")
+    expect(curves).not_to_have_count(0)
     page.locator("#filter-strategies .chip[data-value=bmuf]").click()
     visit.figure("loss-frames")
-    assert figure.locator("g.series[data-strategy=bmuf]").count() == 0
-    assert figure.locator("g.series[data-strategy=adpsgd]").count() > 0
+    expect(curves).to_have_count(0)
+    expect(figure.locator("g.series[data-strategy=adpsgd]")).not_to_have_count(0)
     rows = page.locator("#table-results-virtual tbody tr")
-    assert rows.filter(has_text="bmuf").first.is_hidden()
-    assert rows.filter(has_text="adpsgd").first.is_visible()
+    expect(rows.filter(has_text="bmuf").first).to_be_hidden()
+    expect(rows.filter(has_text="adpsgd").first).to_be_visible()
     page.locator("#all-strategies").click()
-    assert rows.filter(has_text="bmuf").first.is_visible()
+    expect(rows.filter(has_text="bmuf").first).to_be_visible()
 
-    page.evaluate("for (const figure of document.querySelectorAll('figure')) figure.scrollIntoView()")
+    visit.look_at_all()
     assert visit.complaints == []
     assert visit.requests == [report.as_uri()]
     visit.close()
@@ -119,8 +144,8 @@ def test_the_timeline_goes_by_keys(browser: Any, report: Path) -> None:
     assert shown() == [begin, end]
     label = figure.locator("canvas").get_attribute("aria-label")
     visit.page.locator("#run").select_option("bmuf-4")
-    assert figure.locator("canvas").get_attribute("aria-label") != label
-    assert visit.figure("shares-learner").locator("text.name").all_text_contents() == [f"learner {n}" for n in range(4)]
+    expect(figure.locator("canvas")).not_to_have_attribute("aria-label", label)
+    expect(visit.figure("shares-learner").locator("text.name")).to_have_text([f"learner {n}" for n in range(4)])
     assert visit.complaints == []
     visit.close()
 
@@ -130,7 +155,7 @@ def test_a_table_is_sorted_and_a_figure_told_in_numbers(browser: Any, report: Pa
     table = visit.page.locator("#table-results-virtual")
     heading = table.locator("th", has_text="held-out loss")
     heading.locator("button").click()
-    assert heading.get_attribute("aria-sort") == "ascending"
+    expect(heading).to_have_attribute("aria-sort", "ascending")
     place = table.locator("thead th").all_text_contents().index("held-out loss")
     values = table.locator(f"tbody tr :nth-child({place + 1})").evaluate_all(
         "cells => cells.map(c => +c.dataset.value)"
@@ -139,7 +164,7 @@ def test_a_table_is_sorted_and_a_figure_told_in_numbers(browser: Any, report: Pa
     assert len(values) > 4
     figure = visit.figure("error")
     figure.locator("details.numbers summary").click()
-    assert figure.locator("details.numbers tbody tr").count() >= 5
+    figure.locator("details.numbers tbody tr").nth(4).wait_for()
     assert visit.complaints == []
     visit.close()
 
