@@ -57,7 +57,7 @@ def test_the_simulator_leaves_a_run_behind(tiny: str, tmp_path: Path) -> None:
 def test_processes_and_mpi(on: str, strategy: str, tiny: str, tmp_path: Path) -> None:
     if on == "mpi":
         pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    words = ("--learners", "2", "--strategy", strategy, "--json", *SHORT)
+    words = ("--learners", "2", "--strategy", strategy, "--slow", "1=1.5", "--json", *SHORT)
     done = call("train", tiny, "--out", str(tmp_path / "run"), "--on", on, *words)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["clock"] == "wall"
@@ -65,6 +65,7 @@ def test_processes_and_mpi(on: str, strategy: str, tiny: str, tmp_path: Path) ->
     assert sorted(line["minibatch"] for line in lines if line["event"] == "step") == list(range(60))
     assert {line["clock"] for line in lines} == {"wall"}
     assert (tmp_path / "run" / "trace.json").exists()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["slow"] == {"1": 1.5}
     if strategy == "synchronous":
         call("train", tiny, "--out", str(tmp_path / "sim"), "--on", "simulator", *words)
         model = (tmp_path / "run" / "model.safetensors").read_bytes()

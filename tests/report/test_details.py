@@ -93,6 +93,7 @@ def test_unjoined_parts_of_a_killed_run_are_read(tmp_path: Path) -> None:
         ({}, {}, 1.0),
         ({"cluster": {"stragglers": [{"learner": 1, "factor": 10.0}]}}, {}, 10.0),
         ({"cluster": {"stragglers": "none"}}, {"slow": {"3": 4.0}}, 4.0),
+        ({"cluster": {"stragglers": [{"learner": 1, "factor": 10.0}]}}, {"on": "processes", "slow": {}}, 1.0),
         ({"cluster": 3}, {"slow": [1]}, 1.0),
     ],
 )

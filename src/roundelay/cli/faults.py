@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,8 +11,9 @@ import click
 from roundelay.chaos import Chaos, parse
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment
+from roundelay.runtimes.cluster import Cluster
 
-__all__ = ["PATIENCE_SECONDS", "chaos_of", "fault_options", "refuse_chaos"]
+__all__ = ["PATIENCE_SECONDS", "chaos_of", "fault_options", "refuse_chaos", "slowed"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 REJOINS = 3
@@ -43,6 +45,18 @@ def chaos_of(options: dict[str, Any], experiment: Experiment) -> Chaos:
     text = options.get("chaos")
     events = parse(text, experiment.learners, servers) if text else []
     return Chaos(events, servers, options.get("rejoins", REJOINS), options.get("patience"))
+
+
+def slowed(cluster: Cluster, chaos: Chaos | None = None) -> dict[str, float]:
+    """Return how many times slower each learner that is slowed on purpose is, at worst, as ``run.json`` has it."""
+    by_learner: dict[int, list[tuple[float, float, float]]] = {}
+    for each in (chaos or Chaos()).apply(cluster).stragglers:
+        if each.learner >= 0:  # a server counts backwards
+            by_learner.setdefault(each.learner, []).append((each.begin_seconds, each.end_seconds, each.factor))
+    return {
+        str(learner): max(math.prod(factor for begin, end, factor in own if begin <= now < end) for now, _, _ in own)
+        for learner, own in sorted(by_learner.items())
+    }
 
 
 def refuse_chaos(options: dict[str, Any], where: str) -> None:

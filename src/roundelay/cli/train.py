@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from roundelay import config
-from roundelay.cli.faults import PATIENCE_SECONDS, chaos_of, fault_options, refuse_chaos
+from roundelay.cli.faults import PATIENCE_SECONDS, chaos_of, fault_options, refuse_chaos, slowed
 from roundelay.cli.pretraining import pretrain, pretrain_on_simulator
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment, assign
 from roundelay.guarding import persist
 from roundelay.run import RunFolder
 from roundelay.runtime import Runtime
-from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.cluster import Cluster, Straggler
 from roundelay.runtimes.environment import World
 from roundelay.strategies import STRATEGIES
 
@@ -158,12 +158,20 @@ def _announce(experiment: Experiment, about: dict[str, Any], *, as_json: bool) -
 
 
 def _start(
-    experiment: Experiment, out: Path, on: str, *, as_json: bool, resume: bool = False, shuffle: int | None = None
+    experiment: Experiment,
+    out: Path,
+    on: str,
+    *,
+    slow: dict[str, float],
+    as_json: bool,
+    resume: bool = False,
+    shuffle: int | None = None,
 ) -> tuple[RunFolder, int]:
     from roundelay.train import describe
 
     job = experiment.job()
-    about = describe(experiment, job, on) | ({"shuffle_ties": shuffle} if shuffle is not None else {})
+    about = describe(experiment, job, on) | {"slow": slow}
+    about |= {"shuffle_ties": shuffle} if shuffle is not None else {}
     folder = RunFolder(out)
     if not resume:
         folder.create(experiment, about)
@@ -177,7 +185,8 @@ def _on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) ->
 
     as_json, resume, shuffle = options["as_json"], options["resume"], options["shuffle_ties"]
     chaos = chaos_of(options, experiment)
-    folder, total = _start(experiment, out, "simulator", as_json=as_json, resume=resume, shuffle=shuffle)
+    slow = slowed(experiment.cluster, chaos)
+    folder, total = _start(experiment, out, "simulator", slow=slow, as_json=as_json, resume=resume, shuffle=shuffle)
     pretrain_on_simulator(experiment, out, as_json=options["as_json"])
     with Display(total) as display:
         return train_simulated(experiment, folder, shuffle=shuffle, watch=display.watch, chaos=chaos)
@@ -207,8 +216,9 @@ def _job(experiment: Experiment, out: Path, total: int) -> dict[str, Any]:
     return {"experiment": experiment.plain(), "folder": str(out.absolute()), "minibatches": total}
 
 
-def _by_rank(slow: dict[int, float], servers: int) -> dict[int, float]:
-    return {servers + learner: factor for learner, factor in slow.items()}
+def _slow_cluster(slow: dict[int, float]) -> Cluster:
+    """Return what ``--slow`` makes of this machine; the cluster of the settings is that of the simulator."""
+    return Cluster(stragglers=[Straggler(learner, factor) for learner, factor in slow.items()])
 
 
 def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
@@ -218,18 +228,19 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
     from roundelay.runtimes.processes import Options
 
     servers = experiment.strategy.servers
-    slow = _by_rank(_slow(options["slow"], experiment.learners), servers)
+    slow = _slow(options["slow"], experiment.learners)
     settings = Options(
-        slow=slow,
+        slow={servers + learner: factor for learner, factor in slow.items()},
         spans=experiment.record.spans,
         threads=experiment.threads,
         patience_seconds=options.get("patience") or PATIENCE_SECONDS,
     )
     chaos, world = chaos_of(options, experiment), environment.find()
+    told = slowed(_slow_cluster(slow), chaos)
     if world is not None:
         refuse_chaos(options, "torchrun or Slurm")
         resume = options["resume"] or (world.restarted and RunFolder(out).settings.exists())
-        return _in_world(experiment, out, settings, world, as_json=options["as_json"], resume=resume)
+        return _in_world(experiment, out, settings, world, slow=told, as_json=options["as_json"], resume=resume)
     hosts = None
     if options["rendezvous"] is not None:
         hosts = Hosts(options["rendezvous"], options["hosts"], token=options["token"])
@@ -238,7 +249,8 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
         raise SettingsError(
             f"--hosts {options['hosts']}: also give --rendezvous HOST:PORT, an address of the first host"
         )
-    folder, total = _start(experiment, out, "processes", as_json=options["as_json"], resume=options["resume"])
+    as_json, resume = options["as_json"], options["resume"]
+    folder, total = _start(experiment, out, "processes", slow=told, as_json=as_json, resume=resume)
     size = experiment.learners + servers
 
     def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
@@ -262,7 +274,14 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
 
 
 def _in_world(
-    experiment: Experiment, out: Path, settings: Any, world: World, *, as_json: bool, resume: bool
+    experiment: Experiment,
+    out: Path,
+    settings: Any,
+    world: World,
+    *,
+    slow: dict[str, float],
+    as_json: bool,
+    resume: bool,
 ) -> dict[str, Any] | None:
     """Be one rank of a world that torchrun or Slurm has started: its size minus the servers are learners."""
     from roundelay.runtimes.processes import from_environment
@@ -270,7 +289,7 @@ def _in_world(
     experiment = _fit_world(experiment, world.size)
     total = experiment.job().budget.total
     if world.rank == 0:
-        _start(experiment, out, "processes", as_json=as_json, resume=resume)
+        _start(experiment, out, "processes", slow=slow, as_json=as_json, resume=resume)
     runtime = from_environment(settings, folder=None)
     assert runtime is not None
     result = learner(runtime, _job(experiment, out, total))
@@ -296,7 +315,8 @@ def _on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[
     refuse_chaos(options, "MPI")
     if mpi.under_mpi():
         return _as_rank(experiment, out, slow, as_json=options["as_json"], resume=options["resume"])
-    folder, total = _start(experiment, out, "mpi", as_json=options["as_json"], resume=options["resume"])
+    told = slowed(_slow_cluster(slow))
+    folder, total = _start(experiment, out, "mpi", slow=told, as_json=options["as_json"], resume=options["resume"])
     size, threads = experiment.learners + servers, experiment.threads
 
     def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
@@ -332,7 +352,9 @@ def _as_rank(
         folder=out,
         spans=experiment.record.spans,
         slow=slow,
-        prepare=lambda: _start(experiment, out, "mpi", as_json=as_json, resume=resume),
+        prepare=lambda: _start(
+            experiment, out, "mpi", slow=slowed(_slow_cluster(slow)), as_json=as_json, resume=resume
+        ),
     )
     if MPI.COMM_WORLD.rank == 0:
         write_trace(out / "record.jsonl", out / "trace.json")

@@ -94,15 +94,19 @@ def read_details(folder: Path) -> Details:
 
 
 def straggler(settings: dict[str, Any], about: dict[str, Any]) -> float:
-    """Return how many times slower the slowest learner is than the others; 1 where all are alike."""
-    factors = [1.0]
-    cluster = settings.get("cluster")
+    """Return how many times slower the slowest learner is than the others, at worst; 1 where all are alike.
+
+    Where ``run.json`` does not say, the settings of the cluster do.
+    """
+    slow, cluster = about.get("slow"), settings.get("cluster")
     slowed = cluster.get("stragglers") if isinstance(cluster, dict) else None
-    for each in slowed if isinstance(slowed, list) else []:
-        factors += [factor] if isinstance(each, dict) and (factor := finite(each.get("factor"))) else []
-    slow = about.get("slow")
-    factors += [factor for each in slow.values() if (factor := finite(each))] if isinstance(slow, dict) else []
-    return max(factors)
+    if isinstance(slow, dict):
+        factors = list(slow.values())
+    else:
+        factors = [
+            each.get("factor") for each in (slowed if isinstance(slowed, list) else []) if isinstance(each, dict)
+        ]
+    return max([1.0, *(factor for each in factors if (factor := finite(each)) is not None)])
 
 
 class _Reader:
