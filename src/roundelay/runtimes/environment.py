@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.errors import CommunicationError, SettingsError
-from roundelay.runtimes.store import Store, StoreGone, connect_store, keep_store
+from roundelay.runtimes.store import Store, StoreGone, connect_store, keep_store, reason
 
 __all__ = ["World", "find", "first_of", "host_name", "local_address"]
 
@@ -53,8 +53,7 @@ class World:
             else:
                 store = connect_store(host, port, timeout_seconds=max(60.0, patience_seconds))
         except (OSError, StoreGone) as error:
-            reason = str(error).splitlines()[0]
-            raise CommunicationError(f"rank {self.rank}: no store at {host}:{port}: {reason}") from error
+            raise CommunicationError(f"rank {self.rank}: no store at {host}:{port}: {reason(error)}") from error
         return store.under(f"roundelay/{self.attempt}")
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from roundelay.errors import LearnerLost
 from roundelay.runtimes.messages import HEADER, MAGIC, Kind, Label, Layout, Message, raw_bytes
+from roundelay.runtimes.store import reason
 
 __all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooPost", "interrupt"]
 
@@ -149,7 +150,7 @@ class GlooPost:
         try:
             group = self._connect()
         except RuntimeError as error:  # torch has no narrower one
-            self._report(f"connecting failed: {str(error).splitlines()[0]}")
+            self._report(f"connecting failed: {reason(error)}")
             return
         with self._news:
             if self._closed or self._why is not None:
@@ -188,7 +189,7 @@ class GlooPost:
                 for work in works:
                     work.wait(FOREVER)
             except RuntimeError as error:
-                self._report(f"rank {to} is gone: {str(error).splitlines()[0]}")
+                self._report(f"rank {to} is gone: {reason(error)}")
                 return
             if letter.label == FAREWELL:
                 return
@@ -212,7 +213,7 @@ class GlooPost:
                     group.recv([buffer], of, BODIES).wait(FOREVER)
                 self._deliver(of, label, buffer, layout)
         except (RuntimeError, ValueError, IndexError) as error:
-            self._report(f"rank {of} is gone: {str(error).splitlines()[0]}")
+            self._report(f"rank {of} is gone: {reason(error)}")
 
     def _deliver(self, of: int, label: Label, buffer: Tensor, layout: Layout) -> None:
         """Put a whole message where it will be found."""

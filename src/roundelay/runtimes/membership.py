@@ -33,7 +33,7 @@ from typing import Any
 
 from roundelay.errors import CommunicationError
 from roundelay.runtime import Resolve
-from roundelay.runtimes.store import Store, StoreGone
+from roundelay.runtimes.store import Store, StoreGone, reason
 
 __all__ = ["Agreement", "Membership", "NotNeeded", "bury", "current_id", "latest_view"]
 
@@ -119,7 +119,7 @@ class Membership:
         """Ask to be let in under a new id, and wait for an epoch that we are in."""
         self.id = self.store.add("ids", 1) - 1
         self.store.add(f"beat/{self.id}", 1)  # from now on our silence tells
-        self._pulse.rename(self.id)
+        self._pulse.rename(self.id)  # whose connection may take longer to recover from a cut than ours did
         self.store.set(f"name/{self._name}", self.id)
         logger.info("asking to join as %d", self.id)
         self.store.append("asking", json.dumps({"id": self.id, "report": report}) + "\n")
@@ -259,11 +259,15 @@ class Pulse(threading.Thread):
         self._seen: dict[int, tuple[int, float]] = {}  # the counter, and for how long it has stood still
         self._looked = time.monotonic()
         self._stopped = threading.Event()
+        self._beaten = threading.Event()
         self._lock = threading.Lock()
 
     def rename(self, learner: int) -> None:
-        """Go on under another id."""
+        """Go on under another id; return once it has beaten."""
+        self._beaten.clear()
         self._id = learner
+        while self.is_alive() and not self._beaten.wait(self._every):
+            pass
 
     def watch(self, learners: set[int]) -> None:
         """Watch these."""
@@ -288,11 +292,14 @@ class Pulse(threading.Thread):
         """Beat until stopped."""
         try:
             while not self._stopped.wait(self._every):
-                self._store.add(f"beat/{self._id}", 1)
+                beating = self._id
+                self._store.add(f"beat/{beating}", 1)
+                if beating == self._id:
+                    self._beaten.set()
                 self._look()
         except StoreGone as error:
             if not self._stopped.is_set():
-                self._gone(f"the store is gone: {str(error).splitlines()[0]}")
+                self._gone(f"the store is gone: {reason(error)}")
 
     def _look(self) -> None:
         with self._lock:

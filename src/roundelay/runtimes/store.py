@@ -6,13 +6,15 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import socket
+import stat
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch.distributed
 
-__all__ = ["RawStore", "Store", "StoreGone", "connect_store", "keep_store"]
+__all__ = ["RawStore", "Store", "StoreGone", "connect_store", "keep_store", "reason"]
 
 FOREVER = datetime.timedelta(days=365)
 c10d: Any = torch.distributed  # its type information leaves out half of what we use
@@ -84,6 +86,12 @@ def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> Sto
     return Store(another(), another)
 
 
+def reason(error: BaseException) -> str:
+    """Return what torch complains of, in one line: neither the place in its source nor its advice."""
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return re.sub(r"^(\[[^]]*\.(cc|cpp|h):\d+\]\s*)+", "", line).partition(". This is typically")[0]
+
+
 def keep_store(host: str, port: int = 0) -> tuple[Store, int]:
     """Keep a store that listens on this address only; return it and its port."""
     listener = socket.create_server((host, port))
@@ -102,8 +110,8 @@ def _limit_silence(host: str, port: int, seconds: float) -> None:
     address = socket.gethostbyname(host)
     if address.startswith("127."):
         return
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+    for number in _open_sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
             peer = connection.getpeername()
             if isinstance(peer, tuple) and peer[0].removeprefix("::ffff:") == address and peer[1] == port:
                 third = max(1, int(seconds / 3))
@@ -112,3 +120,13 @@ def _limit_silence(host: str, port: int, seconds: float) -> None:
                     connection.setsockopt(socket.IPPROTO_TCP, option, third)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+
+
+def _open_sockets() -> list[int]:
+    """Return the numbers of the sockets that this process has open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.append(int(name))
+    return found

@@ -25,7 +25,7 @@ from roundelay.runtimes.baton import Blocking
 from roundelay.runtimes.gloo_post import FOREVER, interrupt
 from roundelay.runtimes.messages import Kind, Label, Layout, raw_bytes
 from roundelay.runtimes.session import PairVerbs, Session
-from roundelay.runtimes.store import Store, c10d
+from roundelay.runtimes.store import Store, c10d, reason
 
 __all__ = ["TorchCommunicator", "connect_by_device"]
 
@@ -152,7 +152,7 @@ class TorchCommunicator(PairVerbs):
             except (LearnerLost, Mismatch) as error:
                 collective.error = error
             except RuntimeError as error:  # torch has no narrower one: a peer is gone, or the group was closed on us
-                collective.error = LearnerLost(f"a {collective.verb} failed: {str(error).splitlines()[0]}")
+                collective.error = LearnerLost(f"a {collective.verb} failed: {reason(error)}")
             collective.done = True
             self.session.post.poke()
 

@@ -1,0 +1,35 @@
+"""The store that learners agree by."""
+
+from __future__ import annotations
+
+import os
+
+from roundelay.runtimes.store import _limit_silence, connect_store, keep_store, reason
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_limiting_silence_leaves_no_file_open() -> None:
+    before = open_files()
+    for _ in range(5):
+        _limit_silence("10.0.0.1", 1, 5.0)
+    assert open_files() == before
+
+
+def test_a_client_per_thread() -> None:
+    store, port = keep_store("127.0.0.1")
+    one, other = connect_store("127.0.0.1", port), connect_store("127.0.0.1", port).clone()
+    one.set("who", {"rank": 1})
+    assert other.get("who") == store.get("who") == {"rank": 1}
+    assert one.settle("first", "one") == "one"
+    assert other.settle("first", "other") == "one"
+
+
+def test_torch_in_one_line() -> None:
+    gloo = (
+        "[/src/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:36770. This is typically caused by this or that."
+    )
+    assert reason(RuntimeError(gloo + "\nand more")) == "Connection closed by peer [10.0.0.1]:36770"
+    assert reason(RuntimeError()) == "RuntimeError"
