@@ -232,6 +232,23 @@ def test_round_trip(tmp_path: Path) -> None:
         read_graph(tmp_path / "bad.fst")
 
 
+@pytest.mark.parametrize("target", [-1, 2])
+def test_an_arc_that_leads_nowhere_is_refused(tmp_path: Path, target: int) -> None:
+    graph = kaldifst.StdVectorFst()
+    graph.start = graph.add_state()
+    graph.set_final(graph.add_state(), 0.0)
+    for label in (1, 2):
+        graph.add_arc(0, kaldifst.StdArc(label, label, 0.5, 1))
+    path = tmp_path / "graph.fst"
+    graph.write(str(path))
+    file = path.read_bytes()
+    assert num_arcs(read_graph(path)) == 2
+    of_second = file.index(np.array([2, 2], "<i4").tobytes() + np.float32(0.5).tobytes()) + 12
+    path.write_bytes(file[:of_second] + np.int32(target).tobytes() + file[of_second + 4 :])
+    with pytest.raises(DataError, match=r"graph.fst: not a graph"):
+        read_graph(path)
+
+
 def test_a_model_of_other_words_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataError, match="no word of the lexicon"):
         build(LEXICON, flat(["zebra"]), Monophones())
