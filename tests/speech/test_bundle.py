@@ -68,6 +68,15 @@ def test_ctc_has_graphs_and_outputs_of_its_own(prepared: Prepared, tmp_path: Pat
     assert bundle.graph_path("flat").name == "flat-ctc.fst"
 
 
+def test_it_says_what_was_trained_on(prepared: Prepared, tmp_path: Path) -> None:
+    write_bundle(prepared, tmp_path / "usual")
+    write_bundle(prepared, tmp_path / "all", train=["train", "dev"])
+    sizes = {name: len(prepared.utterances(name)) for name in ("train", "dev")}
+    usual, more = (Bundle.open(tmp_path / name).description for name in ("usual", "all"))
+    assert (usual["train_splits"], usual["trained_on"]) == (["train"], {"train": sizes["train"]})
+    assert (more["train_splits"], more["trained_on"]) == (["train", "dev"], sizes)
+
+
 def test_writing_again_changes_nothing_unless_the_data_did(prepared: Prepared, tmp_path: Path) -> None:
     write_bundle(prepared, tmp_path)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "acoustic").rglob("*")}

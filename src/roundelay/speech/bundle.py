@@ -3,7 +3,7 @@
 ::
 
     RUN/acoustic/
-      bundle.json                         settings of the features, priors, sizes and digests of the files below
+      bundle.json                         settings of the features, priors, what was trained on, digests of the files
       lexicon.txt  phones.txt  words.txt  unknown.txt  vocabulary.txt
       tree.safetensors                    senones by phone and context
       graphs/NAME.fst  G.arpa             from senones (or CTC's phones) to words
@@ -49,11 +49,13 @@ def write_bundle(
     kinds: Sequence[str] = ("plain",),
     ivectors: bool = False,
     objective: str = "ce",
+    train: Sequence[str] = (),
 ) -> None:
     """Write into the run ``folder`` all that decoding needs of ``prepared``, bundle.json last.
 
     ``kinds``, ``ivectors`` and ``objective`` are the run's: what ``Prepared.inputs`` was asked for, and whether the
-    outputs are senones (``ce``) or phones after a blank (``ctc``).  A bundle of the same data is left as it is.
+    outputs are senones (``ce``) or phones after a blank (``ctc``).  ``train`` names the splits that it was trained on,
+    where these are not those that the data have for it.  A bundle of the same data is left as it is.
     """
     if objective not in OBJECTIVES:
         raise SettingsError(f"unknown objective {suggest(objective, OBJECTIVES)}")
@@ -61,6 +63,8 @@ def write_bundle(
     target = Path(folder) / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     description = _describe(prepared, target, kinds, ivectors, objective) | {"inputs": inputs.dim}
+    splits = list(train) or prepared.train_splits
+    description |= {"train_splits": splits, "trained_on": {name: len(prepared.utterances(name)) for name in splits}}
     if (target / DESCRIPTION).is_file() and read_json(target / DESCRIPTION) == description:
         return
     (target / DESCRIPTION).unlink(missing_ok=True)
@@ -91,7 +95,6 @@ def _describe(prepared: Prepared, target: Path, kinds: Sequence[str], ivectors: 
         "priors": prepared.priors().tolist(),
         "first_pass": name_of(LanguageSettings(**settings["language"])),
         "splits": prepared.splits,
-        "train_splits": prepared.train_splits,
         "files": files,
     }
 

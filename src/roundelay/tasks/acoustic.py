@@ -190,4 +190,6 @@ class Acoustic(Task):
         """Give the run's folder what decoding needs of the data."""
         from roundelay.speech.bundle import write_bundle
 
-        write_bundle(self.prepared, run, kinds=self.kinds, ivectors=self.ivectors, objective=self.objective)
+        write_bundle(
+            self.prepared, run, kinds=self.kinds, ivectors=self.ivectors, objective=self.objective, train=self.train
+        )
