@@ -54,7 +54,7 @@ def measure(run: Path, data: Path | None, split: str, language: str, usual: Prun
     tuned = choose_weights(bundle, grammar, DecodeSettings())
     loaded = Recogniser(run, grammar)
     priors = loaded.log_priors(tuned.priors)
-    graph = loaded.graph(tuned.weights.penalty)
+    graph = loaded.graph(tuned.weights.penalty, False)
     spent = {"network": 0.0, "search": 0.0, "wide": 0.0}
     heard: dict[str, dict[str, list[str]]] = {"search": {}, "wide": {}}
     with open_material(bundle, data or bundle.data, split) as material:

@@ -44,7 +44,7 @@ def test_it_holds_what_decoding_needs_without_the_data(prepared: Prepared, tmp_p
     assert bundle.feature_settings == prepared.feature_settings
     assert (bundle.normalise, bundle.kinds, bundle.ivectors, bundle.ctc) == ("speaker", ["plain"], True, False)
     assert bundle.inputs == prepared.feature_settings.dim + 4
-    assert bundle.outputs == bundle.num_senones == prepared.num_senones
+    assert bundle.outputs == bundle.tree.num_senones == prepared.num_senones
     np.testing.assert_allclose(bundle.priors, prepared.priors())
     assert bundle.lexicon.pronunciations == prepared.lexicon.pronunciations
     assert bundle.vocabulary == prepared.vocabulary

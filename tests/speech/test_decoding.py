@@ -14,10 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import soundfile
+import tomli_w
 
 import decodable
 import tones
 from roundelay.errors import DataError
+from roundelay.models import build_model
+from roundelay.run import RunFolder
 from roundelay.speech.bundle import Bundle
 from roundelay.speech.decoding import DecodeSettings, decode_run
 from roundelay.speech.features import FeatureSettings
@@ -85,6 +88,7 @@ def test_a_moved_run_decodes_without_its_data(place: Path, run: Path, tmp_path: 
     assert not Bundle.open(moved).data.exists()
     there = decode_run(moved, tmp_path / "elsewhere" / "heard", "test", language="bigram")
     assert there.folder == moved / "decode" / "heard-bigram"
+    assert there.report["split"] == "heard", "a folder that is one split, whatever is asked for"
     assert [item.words for item in there.utterances] == [item.words for item in here.utterances]
     assert there.report["tuned_on"] == "data-dev", "chosen before the run was moved"
     for path in (moved / "acoustic").rglob("*.json"):
@@ -244,14 +248,30 @@ def test_a_graph_that_does_not_fit_is_refused(place: Path, run: Path) -> None:
         decode_run(run, None, "test", language="flat", settings=FIXED)
 
 
-def test_another_model_than_the_settings_name_is_refused(run: Path) -> None:
+@pytest.mark.parametrize("model", [{"name": "lstm", "preset": "tiny", "fold": 3}, {"name": "tdnn", "preset": "tiny"}])
+def test_outputs_are_counted_for_each_frame(run: Path, model: dict[str, Any]) -> None:
+    (run / "settings.toml").write_text(tomli_w.dumps({"task": {"name": "acoustic", "model": model}}))
+    RunFolder(run).save_model(build_model(model, Bundle.open(run).inputs, 20), {})
+    with pytest.raises(DataError, match="the model has 20 outputs and the graphs in .* are for 18"):
+        load_network(run, Bundle.open(run))
+
+
+def test_a_graph_of_another_run_is_refused(run: Path) -> None:
+    path = run / "acoustic" / "graphs" / "flat.fst"
+    path.write_bytes(bytes(path.stat().st_size))  # as long as before, so that the size does not tell
+    with pytest.raises(DataError, match=r"flat.fst: changed since the run was trained; copy the run again"):
+        decode_run(run, None, "test", language="flat", settings=FIXED)
+
+
+def test_another_model_than_the_settings_name_is_refused(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = (run / "settings.toml").read_text()
     (run / "settings.toml").write_text(settings.replace("dnn", "tdnn"))
     with pytest.raises(DataError, match="its tensors are not those of task.model"):
         decode_run(run, None, "test", language="flat", settings=FIXED)
     (run / "model.safetensors").unlink()
     with pytest.raises(DataError, match="model.safetensors: no such file; the run has no trained model yet"):
-        decode_run(run, None, "test", language="flat", settings=FIXED)
+        decode_run(run, None, "test", language="flat")
+    assert not caplog.text, "before anything else is tried"
 
 
 @pytest.fixture
@@ -266,7 +286,7 @@ def test_audio_at_another_rate_is_named(run: Path, heard: Path) -> None:
     soundfile.write(path, np.repeat(samples, 2), 2 * rate)
     assert decode_run(run, heard, "test", language="flat", settings=FIXED).wer.words == 11, "more will do"
     soundfile.write(path, samples[::2], rate // 2)
-    with pytest.raises(DataError, match=r"8000 samples a second, .* trained on 16000 \(utterance .*--resample"):
+    with pytest.raises(DataError, match=r"8000 samples a second, .* trained on 16000; .*--resample"):
         decode_run(run, heard, "test", language="flat", settings=FIXED)
     decode_run(run, heard, "test", language="flat", settings=replace(FIXED, resample=True))
 

@@ -95,13 +95,14 @@ def lines(report: dict[str, Any]) -> list[str]:
     """Say a report in a few lines."""
     low, high = report["interval"]
     tuned = f"chosen on {report['tuned_on']}" if report["tuned_on"] else "not chosen on dev"
+    times = "once" if report["decoded"] == 1 else f"{report['decoded']} times"
     speed = 1 / report["real_time_factor"] if report["real_time_factor"] else 0.0
     return [
         f"{report['wer']:.2f} % word errors on {report['split']} with {report['language']} "
         f"(95 %: {low:.2f} to {high:.2f}); {report['errors']} of {report['words']} words: "
         f"{report['insertions']} inserted, {report['deletions']} deleted, {report['substitutions']} substituted",
         f"scale {report['scale']:g}, penalty {report['penalty']:g}, prior {report['prior']:g} ({tuned}); "
-        f"beam {report['beam']:g}; {speed:.0f} times faster than real time; decoded {report['decoded']} times so far",
+        f"beam {report['beam']:g}; {speed:.0f} times faster than real time; decoded {times} so far",
     ]
 
 

@@ -223,11 +223,6 @@ class Bundle:
         return (self.folder / "vocabulary.txt").read_text(encoding="utf-8").split()
 
     @property
-    def words(self) -> list[str]:
-        """List all words; the id in a graph is the index here plus one."""
-        return self.lexicon.words
-
-    @property
     def phones(self) -> list[str]:
         """List all phones, silence first."""
         return self.lexicon.phones
@@ -236,11 +231,6 @@ class Bundle:
     def tree(self) -> Tree:
         """Read the tree of tied states."""
         return Tree.load(self.folder / "tree.safetensors")
-
-    @property
-    def num_senones(self) -> int:
-        """Return the number of tied states."""
-        return self.tree.num_senones
 
     @property
     def first_pass(self) -> str:

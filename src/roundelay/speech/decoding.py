@@ -18,6 +18,7 @@ from roundelay.speech.bundle import Bundle
 from roundelay.speech.files import read_json, write_json, write_text
 from roundelay.speech.grammar import Grammar, other_grammar, own_grammar
 from roundelay.speech.material import Material, open_material
+from roundelay.speech.network import open_run
 from roundelay.speech.prepared import DESCRIPTION
 from roundelay.speech.recogniser import Plan, Recognised, recognise
 from roundelay.speech.search import Pruning, Weights
@@ -76,7 +77,7 @@ def decode_run(
     Results are written below ``RUN/decode``, in a folder named after data, split and language.
     """
     run, settings = Path(run), settings or DecodeSettings()
-    bundle = Bundle.open(run)
+    bundle = open_run(run)
     with grammar_for(bundle, language, settings) as grammar:
         data = data if data is not None else _own_data(bundle)
         with open_material(

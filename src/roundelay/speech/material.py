@@ -29,6 +29,7 @@ class Material:
     name: str
     """Of the folder that results go to, such as an4-test."""
     split: str
+    """Its name; that of the folder where that is one split by itself."""
     inputs: Combined
     transcripts: Mapping[str, Sequence[str]]
     digest: str | None
@@ -58,8 +59,9 @@ def open_material(
             bundle, utterances, Path(temporary), archives=archives, jobs=jobs, resample=resample, progress=progress
         )
         transcripts = {utterance.id: utterance.words for utterance in utterances}
-        parts = [data.resolve().name, *([split] if folder.name == split and folder != data else [])]
-        yield _named(Material("-".join(parts), split, inputs, transcripts, None))
+        corpus = data.resolve().name
+        name, split = (corpus, corpus) if folder == data else (f"{corpus}-{split}", split)
+        yield _named(Material(name, split, inputs, transcripts, None))
 
 
 def _named(material: Material) -> Material:

@@ -24,6 +24,14 @@ from roundelay.speech.bundle import Bundle
 Array = npt.NDArray[np.float32]
 
 
+def open_run(run: Path) -> Bundle:
+    """Open a run to decode with; refuse one whose files do not belong together before anything else is done."""
+    bundle = Bundle.open(run)
+    bundle.verify()
+    load_network(run, bundle)
+    return bundle
+
+
 def load_network(run: Path, bundle: Bundle) -> AcousticModel:
     """Build the model that the run's settings name, with the run's weights, ready to score."""
     folder = RunFolder(Path(run))
@@ -56,10 +64,11 @@ def _check(path: Path, model: AcousticModel, tensors: Mapping[str, torch.Tensor]
     wrong = [name for name, tensor in tensors.items() if tensor.shape != wanted[name].shape]
     if not wrong:
         return
-    last = next((name for name in reversed(list(wanted)) if wanted[name].dim() == 2), "")
+    last = "output.weight"
     if last in wrong and tensors[last].shape[1:] == wanted[last].shape[1:]:
+        fold = wanted[last].shape[0] // bundle.outputs  # frames that are scored at once, each by outputs of its own
         raise DataError(
-            f"{path}: the model has {tensors[last].shape[0]} outputs and the graphs in {bundle.folder} are for "
+            f"{path}: the model has {tensors[last].shape[0] // fold} outputs and the graphs in {bundle.folder} are for "
             f"{bundle.outputs}; give the run the acoustic folder that it was trained with"
         )
     given, made = (list(shapes[wrong[0]].shape) for shapes in (tensors, wanted))

@@ -72,19 +72,14 @@ class Recogniser:
     def __init__(self, run: Path, grammar: Grammar) -> None:
         self.bundle = Bundle.open(run)
         self.scorer = Scorer(load_network(run, self.bundle))
-        self._own = grammar.lexicon == self.bundle.folder / "lexicon.txt"
-        lexicon = None if self._own else grammar.lexicon
-        self.lexicon = self.bundle.lexicon if self._own else known_phones(self.bundle, lexicon)
+        own = grammar.lexicon == self.bundle.folder / "lexicon.txt"
+        self.lexicon = self.bundle.lexicon if own else known_phones(self.bundle, grammar.lexicon)
         self._graph = read_graph(grammar.graph)
-        if not self._own or self.bundle.outputs != self._outputs():
+        if not own:
             check_fit(self._graph, self.bundle.outputs, str(grammar.graph))
         self.graph = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning has three at a time
 
-    def _outputs(self) -> int:
-        """Return how many outputs the run's own graphs were made for, without looking at every arc."""
-        return len(self.bundle.phones) if self.bundle.ctc else self.bundle.num_senones
-
-    def _with_penalty(self, penalty: float, several: bool = False) -> Any:
+    def _with_penalty(self, penalty: float, several: bool) -> Any:
         _, kaldifst = modules()
         graph = with_penalty(self._graph, penalty, len(self.lexicon.words))
         return kaldifst.StdConstFst(sentences(graph) if several else graph)
@@ -117,10 +112,7 @@ class Recogniser:
 
     def _one(self, plan: Plan, utterance: str, features: Array) -> tuple[Recognised, npt.NDArray[np.float32]]:
         first, *rest = plan.weights
-        graph, priors = (
-            self.graph(first.penalty, plan.sentences),
-            self.log_priors(plan.priors),
-        )  # made once, so not timed
+        graph, priors = self.graph(first.penalty, plan.sentences), self.log_priors(plan.priors)  # made once: not timed
         start = time.process_time()
         posteriors = self.scorer(features)
         scores = acoustic_scores(posteriors, priors, first)
@@ -138,12 +130,14 @@ class Recogniser:
         return found, scores
 
     def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan) -> list[str]:
-        return names(best_path(self.graph(weights.penalty), scores, plan.pruning).words, self.lexicon.words)
+        return names(
+            best_path(self.graph(weights.penalty, plan.sentences), scores, plan.pruning).words, self.lexicon.words
+        )
 
     def _alternatives(
         self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan
     ) -> list[tuple[float, list[str]]]:
-        found = n_best(self.graph(weights.penalty), scores, plan.pruning, plan.nbest)
+        found = n_best(self.graph(weights.penalty, plan.sentences), scores, plan.pruning, plan.nbest)
         return [(best.cost, names(best.words, self.lexicon.words)) for best in found]
 
 

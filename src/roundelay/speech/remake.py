@@ -60,12 +60,12 @@ def remake(
 def check_rates(bundle: Bundle, utterances: Iterable[Utterance]) -> None:
     """Refuse audio that lacks the upper part of the spectrum that the network was trained on."""
     needed = min(bundle.feature_settings.rate, bundle.source_rate or bundle.feature_settings.rate)
-    for path, name in {utterance.audio: utterance.id for utterance in utterances}.items():
+    for path in dict.fromkeys(utterance.audio for utterance in utterances):
         rate = audio.info(path).rate
         if rate < needed:
             raise DataError(
-                f"{path}: {rate} samples a second, and the run was trained on {needed} (utterance {name}); take a "
-                f"recording at {needed} or more, train on data prepared with --rate {rate}, or --resample all the same"
+                f"{path}: {rate} samples a second, and the run was trained on {needed}; take a recording at {needed} "
+                f"or more, train on data prepared with --rate {rate}, or --resample all the same"
             )
 
 

@@ -19,6 +19,7 @@ from roundelay.speech import audio
 from roundelay.speech.bundle import Bundle
 from roundelay.speech.decoding import DecodeSettings, choose_weights, grammar_for
 from roundelay.speech.features import num_frames
+from roundelay.speech.network import open_run
 from roundelay.speech.recogniser import Plan, Recognised, recognise
 from roundelay.speech.remake import remake
 from roundelay.speech.workers import Workers
@@ -110,7 +111,7 @@ def transcribe(
 ) -> list[Transcript]:  # fmt: skip
     """Transcribe files; each is taken for one speaker, over all of whom features are normalised and adapted."""
     settings, windows = settings or DecodeSettings(), windows or Windows()
-    bundle = Bundle.open(run)
+    bundle = open_run(run)
     if bundle.given_features:
         raise DataError(f"{run}: trained on given features (feats.scp), which cannot be made from audio files")
     seconds = [_seconds(bundle, file) for file in files]
