@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
+from roundelay.reading import read_object
+from roundelay.record import KINDS
 
 __all__ = ["Follower", "Learner"]
 
-KINDS = ("compute", "communicate", "wait", "serve", "evaluate")  # those of roundelay.record, which imports torch
 RECENT = 200  # steps that the present loss and speed are taken over
 
 
@@ -40,7 +41,7 @@ class Follower:
             raise CheckpointError(f"{run}: not a run's folder; there is neither settings.toml nor a record in it")
         self.run = run
         self._offsets: dict[Path, int] = {}
-        self._about = _read(run / "run.json")
+        self._about = read_object(run / "run.json")
         self._begin()
 
     def _begin(self) -> None:
@@ -158,11 +159,3 @@ class Follower:
             learner.spent, learner.totals = {name: event[name] for name in KINDS if name in event}, True
         elif kind in ("lost", "joined", "chaos"):
             self.happenings.append(event)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

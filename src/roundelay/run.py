@@ -8,15 +8,14 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors.torch import save
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from roundelay import config
 from roundelay._version import __version__
 from roundelay.errors import SettingsError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and those who only read runs need none
+    from torch import nn
 
 __all__ = ["RunFolder", "write_atomically"]
 
@@ -83,6 +82,8 @@ class RunFolder:
 
     def save_model(self, module: nn.Module, about: dict[str, Any]) -> None:
         """Write the model and its description, each whole or not at all."""
+        from safetensors.torch import save
+
         tensors = {name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}
         data = save(tensors)
         write_atomically(self.model, data)
@@ -96,6 +97,8 @@ class RunFolder:
 
 def versions() -> dict[str, str]:
     """Say what code runs, so that a result can be had again."""
+    import torch
+
     said = {"roundelay": __version__, "torch": torch.__version__, "python": platform.python_version()}
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

@@ -84,7 +84,7 @@ def test_a_ranking_and_what_it_rests_on() -> None:
     assert "jitter of gradients" not in effects
     wider = effects["bandwidth between nodes"]
     assert wider.throughput[2.0]["synchronous"] > 1.2 > wider.throughput[2.0]["averaging"] > 1
-    assert say_effect(wider, plan.order, 2.0) == "nothing"
+    assert say_effect(wider, plan.order) == "nothing"
     assert moved(["a", "b", "c"], ["c", "a", "b"]) == ["c up 2", "a down 1", "b down 1"]
 
 

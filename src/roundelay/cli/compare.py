@@ -7,14 +7,16 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from roundelay.study.matrix import Cell
 from roundelay.study.schema import Summary
+
+if TYPE_CHECKING:  # it imports torch
+    from roundelay.study.matrix import Cell
 
 __all__ = ["StudyDisplay", "command", "show_answer"]
 

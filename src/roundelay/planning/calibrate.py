@@ -12,8 +12,8 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import DataError
+from roundelay.reading import finite, read_object
 from roundelay.runtimes.cluster import Cluster, Compute, Link
-from roundelay.strategies import STRATEGIES
 
 __all__ = ["Calibration", "Spans", "calibrate", "read_spans"]
 
@@ -67,7 +67,7 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
     steps = sum(len(each.times) for each in learners.values())
     if not learners or min(len(each.times) for each in learners.values()) < FEWEST_STEPS:
         raise DataError(f"{run}: its record has {steps} steps; {FEWEST_STEPS} of every learner are needed, 50 are good")
-    about, nbytes = _about(run), model_bytes or _model_bytes(run)
+    about, nbytes = read_object(run / "run.json"), model_bytes or _model_bytes(run)
     own = {who: [_own(seconds, parts) for seconds, _, parts in each.steady()] for who, each in learners.items()}
     every = [seconds for each in own.values() for seconds in each]
     typical, frames = statistics.median(every), round(statistics.median(_all_frames(learners)))
@@ -176,6 +176,8 @@ def _median(values: Sequence[float]) -> float:
 
 def _together(run: Path, learners: int) -> bool:
     """Tell whether the run's strategy lets all learners step together."""
+    from roundelay.strategies import STRATEGIES
+
     path = run / "settings.toml"
     table = config.read(path).get("strategy", {}) if path.exists() else {}
     return len(config.build_named(STRATEGIES, {"name": "synchronous"} | table, "strategy").pace(learners)) == 1
@@ -204,20 +206,11 @@ def _number(who: str) -> int:
     return int(who.rpartition(" ")[2])
 
 
-def _about(run: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _model_bytes(run: Path) -> float:
     """Return the size of the model's vector: of the saved model, or of the one that the settings would make."""
-    path = run / "model.json"
-    if path.exists():
-        about = json.loads(path.read_text(encoding="utf-8"))
-        return 4.0 * float(about["parameters"])
+    parameters = finite(read_object(run / "model.json").get("parameters"))
+    if parameters is not None:
+        return 4.0 * parameters
     settings = run / "settings.toml"
     if not settings.exists():
         raise DataError(f"{run}: neither model.json nor settings.toml tells how large its model is")

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from roundelay import config
 from roundelay.errors import DataError, SettingsError
+from roundelay.reading import read_object
 
 __all__ = ["Needed", "Target", "parse_target", "read_convergence"]
 
@@ -73,22 +73,14 @@ def _needed(runs: list[tuple[float | None, int]]) -> Needed:
 
 def _runs(folder: Path) -> Iterator[Path]:
     for run in [folder, *sorted((folder / "runs").glob("*"))]:
-        cell = _read_json(run / "cell.json")
+        cell = read_object(run / "cell.json")
         if (run / "record.jsonl").exists() and (run / "settings.toml").exists() and not cell.get("trial", False):
             yield run
 
 
 def _target_of(folder: Path) -> Target | None:
-    found = _read_json(folder / "study.json").get("target")
+    found = read_object(folder / "study.json").get("target")
     return Target(str(found["score"]), float(found["value"])) if isinstance(found, dict) else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _frames_to(run: Path, target: Target) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from roundelay.planning.assumptions import say_seconds
 from roundelay.planning.plan import Effect, Plan, moved
 
-__all__ = ["answer", "say_effect"]
+__all__ = ["answer", "say_effect", "say_factor"]
 
 CLOSE = 0.03  # strategies within this share of each other are about equally fast
 
@@ -46,11 +46,16 @@ def _list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def say_effect(effect: Effect, order: Sequence[str], change: float) -> str:
+def say_factor(factor: float) -> str:
+    """Write by how much something is changed: ``x 2`` or ``/ 2``."""
+    return f"x {factor:g}" if factor > 1 else f"/ {1 / factor:g}"
+
+
+def say_effect(effect: Effect, order: Sequence[str]) -> str:
     """Say what changes in the ranking if one assumption is off, either way."""
     said = []
     for factor, after in effect.orders.items():
-        how = f"x {change:g}" if factor > 1 else f"/ {change:g}"
+        how = say_factor(factor)
         if after and after[0] != order[0]:
             said.append(f"{how}: {after[0]} first")
         elif changed := moved(order, after):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roundelay.reading import Problems, finite, read_lines, read_object, read_settings, record_files
 from roundelay.record import KINDS
-from roundelay.report.reading import Problems, finite, read_lines, read_object, read_settings, record_files
 from roundelay.report.thinning import Curve, Span, bin_curve
 from roundelay.study.schema import Point
 

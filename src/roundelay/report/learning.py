@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator
 
+from roundelay.reading import finite
 from roundelay.report.board import Board
-from roundelay.report.reading import finite
 from roundelay.report.spec import Axis, Figure, Rule, Series, Style
 from roundelay.report.thinning import significant
 from roundelay.study.schema import Row, Spread

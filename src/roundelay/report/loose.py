@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from roundelay.reading import finite
 from roundelay.report.details import Details, straggler
-from roundelay.report.reading import finite
 from roundelay.report.words import answer_of_runs
 from roundelay.study.schema import Cell, Group, Key, Row, Spread, Summary, Target
 

@@ -13,22 +13,14 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import CheckpointError, SettingsError
+from roundelay.reading import read_object
 from roundelay.run import versions, write_atomically
 from roundelay.study.matrix import Cell, Matrix, describe
 from roundelay.study.settings import Study
 
-__all__ = ["StudyFolder", "read_json"]
+__all__ = ["StudyFolder"]
 
 PATIENCE_SECONDS = 10.0  # those that a killed study has left behind end by themselves within moments
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read an object, or nothing where there is none or it is cut off."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 class StudyFolder:
@@ -64,13 +56,13 @@ class StudyFolder:
 
     def outcome(self, cell: Cell) -> dict[str, Any] | None:
         """Return what came of a cell with just these settings, if it was computed."""
-        found = read_json(self.run(cell.name) / "cell.json")
-        return found if found is not None and found.get("digest") == cell.digest() else None
+        found = read_object(self.run(cell.name) / "cell.json")
+        return found if found.get("digest") == cell.digest() else None
 
     def changed(self, cell: Cell) -> bool:
         """Tell whether the cell was computed with other settings."""
-        found = read_json(self.run(cell.name) / "cell.json")
-        return found is not None and found.get("digest") != cell.digest()
+        found = read_object(self.run(cell.name) / "cell.json")
+        return bool(found) and found.get("digest") != cell.digest()
 
     def job(self, cell: Cell, study: Study) -> dict[str, Any]:
         """Write the settings of a cell and say all that a worker needs to know."""

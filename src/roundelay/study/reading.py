@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from roundelay.study.folder import read_json
+from roundelay.reading import read_object
 from roundelay.study.schema import Cell, Point, Target
 
 __all__ = ["read_cell", "read_curve"]
@@ -24,10 +24,8 @@ def read_cell(folder: Path, planned: dict[str, Any], target: Target) -> Cell | N
     run = folder / "runs" / planned["name"]
     if not run.is_dir():
         return None
-    found = read_json(run / "cell.json")
-    outcome: dict[str, Any] = (
-        found if found is not None else {"status": "interrupted", "error": "stopped while it was computed"}
-    )
+    found = read_object(run / "cell.json")
+    outcome = found or {"status": "interrupted", "error": "stopped while it was computed"}
     status = outcome.get("status")
     curve, frames, remark = read_curve(run)
     finished = bool(found) and status == "done"

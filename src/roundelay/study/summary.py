@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
+from roundelay.reading import read_object
 from roundelay.study.answer import answer_group, answer_study
-from roundelay.study.folder import read_json
 from roundelay.study.reading import read_cell
 from roundelay.study.schema import Answer, Cell, Group, Profile, Row, Spread, Summary, Target, Trials
 from roundelay.study.statistics import better, spread
@@ -25,8 +25,8 @@ NO_ANSWER: Answer = {
 
 def summarise(folder: Path) -> Summary:
     """Read ``study.json`` and every ``runs/*/cell.json`` with its record; the result is plain JSON (`schema`)."""
-    about = read_json(folder / "study.json")
-    if about is None:
+    about = read_object(folder / "study.json")
+    if not about:
         raise CheckpointError(f"{folder}: no study.json that can be read; is it a study's folder?")
     target: Target = about["target"]
     found = {planned["name"]: read_cell(folder, planned, target) for planned in about["cells"]}

@@ -27,15 +27,16 @@ def finite(value: object) -> float | None:
     return float(value) if kind is int else None  # type: ignore[arg-type]
 
 
-def read_object(path: Path, problems: Problems, *, needed: bool = False) -> dict[str, Any]:
-    """Read a JSON object; an empty one where there is none."""
+def read_object(path: Path, problems: Problems | None = None, *, needed: bool = False) -> dict[str, Any]:
+    """Read a JSON object; an empty one where there is none, or none that is whole."""
+    problems = [] if problems is None else problems
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if needed:
             problems.append(f"{path.name} is missing")
         return {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         problems.append(f"{path.name} cannot be read")
         return {}
     if isinstance(read, dict):
