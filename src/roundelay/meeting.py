@@ -12,14 +12,15 @@ from torch import Tensor
 
 from roundelay.budget import Stretch
 from roundelay.communicator import Communicator
-from roundelay.errors import Mismatch, NumericalError
+from roundelay.errors import LearnerLost, Mismatch, NumericalError
+from roundelay.merging import WELCOME
 from roundelay.snapshot import take
 from roundelay.task import Scores, evaluate
 
 if TYPE_CHECKING:
     from roundelay.training import Training
 
-__all__ = ["check_finite", "decide", "evaluate_consensus", "first_cut", "gather_json", "save"]
+__all__ = ["arrive", "check_finite", "decide", "evaluate_consensus", "first_cut", "gather_json", "save"]
 
 FIRST_ROUNDS = 8  # until the pace is known, where checkpoints go by minutes
 STRETCHING = 8  # by so many times what was trained at most, the next checkpoint is foreseen
@@ -29,6 +30,22 @@ async def gather_json(comm: Communicator, value: Any) -> list[Any]:
     """Return everyone's ``value`` in rank order."""
     data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     return [json.loads(bytes(other.tolist())) for other in await comm.gather(data)]
+
+
+async def arrive(training: Training) -> list[int]:
+    """Wait until all are here; return what each has trained that would be lost with it.
+
+    That is carried over to the next stretch: who meets does not average, and may be lost right after.
+    """
+    runtime, world = training.runtime, training.world
+    if not runtime.lossy:
+        await world.mean(torch.zeros(1))
+        return []
+    mine = {"waiting": training.welcoming or runtime.newcomers(), "unsafe": training.ledger.unsafe}
+    everyone = await gather_json(world, mine)
+    if any(each["waiting"] for each in everyone):
+        raise LearnerLost(WELCOME)
+    return sorted(number for each in everyone for number in each["unsafe"]) if world.size > 1 else []
 
 
 # -- evaluating -------------------------------------------------------------------------------------------------------

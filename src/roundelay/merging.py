@@ -45,15 +45,18 @@ def describe_state(training: Training) -> dict[str, Any]:
 def make_plan(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
     """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model.
 
-    The furthest and, there, the latest to have merged know what was left then; what was trained before is not.
+    The latest to have merged and, of them, the furthest know what was left then; what was trained before is not.
+    Where all of it was trained, and somebody was lost who took some along, the last stretch goes on with that.
     """
     holders = [rank for rank, report in enumerate(reports) if report["holds"]] or [0]
-    latest = max((reports[rank]["stretch"], reports[rank]["epoch"]) for rank in holders)
-    same = [report for report in reports if (report["stretch"], report["epoch"]) == latest]
-    known = next(reports[rank] for rank in holders if (reports[rank]["stretch"], reports[rank]["epoch"]) == latest)
+    latest = max((reports[rank]["epoch"], reports[rank]["stretch"]) for rank in holders)
+    known = next(reports[rank] for rank in holders if (reports[rank]["epoch"], reports[rank]["stretch"]) == latest)
+    same = [report["trained"] for report in reports if report["epoch"] == known["epoch"]]
+    left = left_over(known["left"], [*same, safe])
+    last = len(known["stretches"]) - 1 if left and known.get("stretches") else known["stretch"]
     return {
-        "stretch": latest[0],
-        "left": left_over(known["left"], [*(report["trained"] for report in same), safe]),
+        "stretch": min(known["stretch"], last),
+        "left": left,
         "holders": holders,
         "stepped": [rank for rank in holders if reports[rank].get("stepped")],
         "kept": [(*part, rank) for rank in holders for part in reports[rank].get("keeps", ())],

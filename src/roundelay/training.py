@@ -24,7 +24,7 @@ from roundelay.errors import LearnerLost, SettingsError
 from roundelay.guarding import GuardSettings, check_gradient
 from roundelay.learner import Learner
 from roundelay.ledger import Ledger
-from roundelay.meeting import check_finite, decide, evaluate_consensus, save
+from roundelay.meeting import arrive, check_finite, decide, evaluate_consensus, save
 from roundelay.merging import WELCOME, describe_state, merge, somebody_waits
 from roundelay.order import Order, watch
 from roundelay.resuming import plan_start, report_start, resume, start_over
@@ -129,12 +129,13 @@ class Training:
     async def _go_on(self, view: View, *, held: bool) -> None:
         """Start from the mean of those who hold the model; at the beginning that is the first one."""
         await merge(self, view)  # until it is done, what was left before is what is left
-        if not view.epoch:
-            start_over(self)
         left_out = held and view.rank not in view.plan["holders"]  # and now let in again
         newcomer, self.holds = not self.holds or left_out, True
         self.stretch, self.epoch = view.plan["stretch"], view.epoch
         self.offer(view.plan["left"])
+        if not view.epoch:
+            start_over(self)
+            self.offer_next([])  # a checkpoint to come may have cut it
         await self.begin_strategy(view.plan["holders"][0] if view.epoch else None, newcomer=newcomer)
         left = [range(begin, end) for begin, end in self._left]
         self.claim_from(left[0] if len(left) == 1 else list(itertools.chain.from_iterable(left)))
@@ -158,7 +159,8 @@ class Training:
         if self.acting.remark and self.world.rank == 0:
             self.runtime.record.write("form", self.who, self.runtime.now(), form=self.acting.remark)
         if self.acting.answers:
-            self.runtime.open(me, self.acting if self.order is None else self.order.serving(self.acting))
+            serving = self.ledger.serving(self.acting)
+            self.runtime.open(me, serving if self.order is None else self.order.serving(serving))
 
     def cut(self, position: int) -> None:
         """Have all meet at ``position`` too."""
@@ -190,6 +192,12 @@ class Training:
         self._left = left
         self.ledger.begin()
 
+    def offer_next(self, unsafe: Sequence[int]) -> None:
+        """Begin with all of this stretch, and with what of former ones would be ``unsafe`` if somebody were lost."""
+        now = self.stretches[self.stretch : self.stretch + 1]
+        self._left = [*((number, number + 1) for number in unsafe), *((each.begin, each.end) for each in now)]
+        self.ledger.begin(keep=bool(unsafe))
+
     def claim_from(self, left: Sequence[int]) -> None:
         """Hand out these minibatches from now on."""
         groups = self.acting.pace(self.learners)
@@ -206,6 +214,7 @@ class Training:
         if self._unfinished:
             self.me.weights.copy_(self.me.seen)
             self._unfinished = False
+        self.ledger.sending = False
         self._why = str(lost)
         if self._why != WELCOME:
             self.runtime.record.write("lost", self.who, self.runtime.now(), why=self._why, epoch=self.epoch)
@@ -240,6 +249,7 @@ class Training:
         me = self.me
         me.at(claim.position)
         me.frames = 0 if claim.number is None else self.task.frames(*self.budget.place(claim.number))
+        self.ledger.sending = True
         self.acting.overlap(me)
         me.look()
         self._unfinished = True
@@ -247,9 +257,8 @@ class Training:
 
     async def end(self, claim: Claim, loss: float) -> None:
         """Let the strategy turn the gradient into the next weights."""
-        self.ledger.taken()
         await self.acting.step(self.me)
-        self._unfinished = False
+        self._unfinished = self.ledger.sending = False
         if claim.number is not None:
             self.ledger.finished(claim.number)
             self.loss = loss
@@ -275,22 +284,21 @@ class Training:
         """Meet all others at the end of a stretch: evaluate, and go on from our own weights."""
         stretch = self.stretches[self.stretch]
         if not self.me.serves:
+            self.ledger.sending = True
             await self.acting.rest(self.me)
-        waiting = torch.tensor([float(self.welcoming or (self.runtime.lossy and self.runtime.newcomers()))])
-        await self.world.mean(waiting)  # all have finished: no request is under way
-        if float(waiting):
-            raise LearnerLost(WELCOME)
+            self.ledger.sending = False
+        unsafe = await arrive(self)  # all have finished: no request is under way
         self.runtime.stand_still(still=True)
         wanted = stretch.evaluate and (self.task.held_out or self.me.debug)
         if stretch.warmup and self.strategy.servers:  # which took no part in it
             await self.world.broadcast(self.me.weights, root=self.strategy.servers)
         stop = await evaluate_consensus(self, stretch.end) if wanted else False
         self.stretch = len(self.stretches) if stop else self.stretch + 1
+        self.offer_next(unsafe)  # with the stretch's number: who is lost from now on is lost in the next one
         saving = await decide(self, stretch)
-        self.offer([])
+        self.offer_next(unsafe)  # a checkpoint to come may have cut it
         if self.stretch < len(self.stretches):
             now = self.stretches[self.stretch]
-            self.offer([(now.begin, now.end)])
             if stretch.warmup and not now.warmup:
                 await self.begin_strategy()
             self.claim_from(range(now.begin, now.end))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.budget import Budget
+from roundelay.checkpoint import CheckpointSettings
 from roundelay.errors import Deadlock, SettingsError
 from roundelay.job import Job
 from roundelay.learner import Learner
@@ -80,6 +81,33 @@ class Schedule:
     minibatches: int
     cluster: Cluster
     budget: dict[str, Any]
+    checkpoint: CheckpointSettings | None
+
+
+@dataclass
+class Books:
+    """Who trained what, by the ids under which learners take part; one that was lost comes back under another."""
+
+    trained: dict[int, list[int]] = field(default_factory=dict)
+    safe: dict[int, set[int]] = field(default_factory=dict)
+    """What all merged, or was put down as safe, also by who had been given up: what it had sent was in use by then."""
+    told: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    """By membership epoch: what its members had trained before, all of which who has merged then holds."""
+    known: dict[int, set[int]] = field(default_factory=dict)
+    """Of those who were lost: what of it the others knew when they first went on without."""
+
+    @property
+    def in_vain(self) -> Counter[int]:
+        """How often each minibatch was trained by a learner that was lost before the others knew it to be safe."""
+        return Counter(
+            number for lost, known in self.known.items() for number in self.trained[lost] if number not in known
+        )
+
+    @property
+    def kept(self) -> set[int]:
+        """What was trained by a learner that was never lost, or was safe."""
+        mine = (set(numbers) for each, numbers in self.trained.items() if each not in self.known)
+        return set().union(*mine, *self.safe.values())
 
 
 @dataclass
@@ -91,10 +119,7 @@ class Told:
     loss: float
     fired: int
     counts: Counter[int]
-    unsafe: list[tuple[float, int]] = field(default_factory=list)
-    """When a learner was lost, and a minibatch that it had trained and not put down as safe."""
-    safe: set[int] = field(default_factory=set)
-    """What learners put down as safe, also after they were given up: what they had sent was in use by then."""
+    books: Books
 
     def count(self, event: str) -> int:
         return sum(line["event"] == event for line in self.events)
@@ -139,7 +164,9 @@ def draw(name: str, seed: int) -> Schedule:
         "warmup": rng.choice([0, 0, 0, 13]),
         "shards": rng.choice([None, None, None, learners]),
     }
-    return Schedule(learners, minibatches, cluster, budget)
+    checkpoint = rng.choice([None, None, CheckpointSettings(every_frames=1), CheckpointSettings(every_minutes=0.01)])
+    budget["checkpoint_every"] = 11 if checkpoint is not None and checkpoint.every_frames is not None else None
+    return Schedule(learners, minibatches, cluster, budget, checkpoint)
 
 
 def run(name: str, seed: int) -> Told:
@@ -148,14 +175,17 @@ def run(name: str, seed: int) -> Told:
     task = Pull(max(20, schedule.minibatches // 2))
     budget = Budget(task.per_epoch, schedule.minibatches, **schedule.budget)
     job = Job(task, strategy, budget, lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.2), debug=True)
-    text, unsafe, trainings = io.StringIO(), list[tuple[float, int]](), dict[int, Training]()
+    text, books, watched = io.StringIO(), Books(), list[SimulatedRuntime]()
 
     def make(runtime: SimulatedRuntime) -> Training:
-        if not trainings:
-            _watch(runtime, trainings, unsafe)
+        if not watched:
+            watched.append(runtime)
+            _watch(runtime, books)
         runtime.stand_still = lambda *, still: None  # type: ignore[method-assign]  # faults inside meetings, too
-        trainings[runtime.seat] = job.training(runtime)
-        return trainings[runtime.seat]
+        training = job.training(runtime)
+        training.checkpoint = schedule.checkpoint
+        _keep_books(training, runtime, books)
+        return training
 
     record = Record(text, clock="virtual", spans=0)
     outcome = simulate(
@@ -166,23 +196,24 @@ def run(name: str, seed: int) -> Told:
     counts = Counter(line["minibatch"] for line in events if line["event"] == "step")
     _check_agreement(outcome.finished, outcome.consensus)
     loss = float((outcome.consensus[:3] - 1.0).square().mean())
-    sim: Any = outcome.trainings[0].runtime
-    safe = {number for numbers in sim.sim.safe.values() for number in numbers}
-    return Told(events, outcome.seconds, loss, len(outcome.fired), counts, unsafe, safe)
+    for each, numbers in watched[0].sim.safe.items():
+        books.safe.setdefault(each, set()).update(numbers)
+    return Told(events, outcome.seconds, loss, len(outcome.fired), counts, books)
 
 
 def check(name: str, seed: int) -> Told:
-    """See that all went well: nothing hung, no minibatch was lost or trained too often, the model has learnt."""
+    """See that all went well: nothing hung, no minibatch was lost or trained too often, the model has learnt.
+
+    Each is trained once, and once more for each learner that was lost after training it and before it was safe.
+    """
     told, schedule = run(name, seed), draw(name, seed)
     missing = set(range(schedule.minibatches)) - set(told.counts)
     assert not missing, f"{name}, seed {seed}: {sorted(missing)} were never trained"
-    losses = sum(isinstance(line.get("what"), str) and line["what"] in ("kill", "stop", "cut") for line in told.events)
-    assert max(told.counts.values()) <= 1 + max(1, losses), f"{name}, seed {seed}: trained too often"
-    for when, number in told.unsafe:
-        again = number in told.safe or any(
-            line["event"] == "step" and line["minibatch"] == number and line["time"] >= when for line in told.events
-        )
-        assert again, f"{name}, seed {seed}: minibatch {number} went with the learner lost at {when:.3f} s"
+    lost = set(told.counts) - told.books.kept
+    assert not lost, f"{name}, seed {seed}: {sorted(lost)} were lost with those who had trained them"
+    in_vain = told.books.in_vain
+    often = [number for number, count in told.counts.items() if count > 1 + in_vain[number]]
+    assert not often, f"{name}, seed {seed}: {sorted(often)} were trained more often than they were lost"
     assert math.isfinite(told.loss), f"{name}, seed {seed}"
     assert told.loss < 0.9, f"{name}, seed {seed}: the loss is {told.loss}"
     return told
@@ -193,22 +224,40 @@ def make_strategy(name: str) -> Strategy:
     return STRATEGIES[name](**SETTINGS.get(name, {}))
 
 
-def _watch(runtime: SimulatedRuntime, trainings: dict[int, Training], unsafe: list[tuple[float, int]]) -> None:
-    """Take note of what each learner that is lost takes with it, and end what does not end."""
-    sim, lose = runtime.sim, runtime.sim._lose
+def _keep_books(training: Training, runtime: SimulatedRuntime, books: Books) -> None:
+    finished, begin, ids = training.ledger.finished, training.ledger.begin, runtime.sim._ids
 
-    def noted(seat: int, why: str) -> None:
-        if seat in sim.alive and not sim.finished:
-            ledger = trainings[seat].ledger
-            unsafe.extend((sim.kernel.now, number) for number in ledger.trained[ledger.safe :])
-        lose(seat, why)
+    def note(number: int) -> None:
+        books.trained.setdefault(ids[runtime.seat], []).append(number)
+        finished(number)
+
+    def note_merge(*, keep: bool = False) -> None:
+        if not keep:
+            for each, numbers in books.told.get(training.epoch, {}).items():
+                books.safe.setdefault(each, set()).update(numbers)
+        begin(keep=keep)
+
+    training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
+    training.ledger.begin = note_merge  # type: ignore[method-assign]  # and that all hold it from now on
+
+
+def _watch(runtime: SimulatedRuntime, books: Books) -> None:
+    """Take note of whom the others go on without, and end what does not end."""
+    sim, connect = runtime.sim, runtime.sim.connect
+
+    def noted(everyone: list[Learner]) -> None:
+        here = {sim._ids[seat] for seat in sim.alive}
+        for gone in set(books.trained) - here - set(books.known):
+            books.known[gone] = books.safe.get(gone, set()) | set(sim.safe.get(gone, ()))
+        books.told[sim.epoch] = {each: list(numbers) for each, numbers in books.trained.items() if each in here}
+        connect(everyone)
 
     def check_end() -> None:
         if not sim.finished:
             waits = "; ".join(f"{task.label} awaits {task.awaits.label}" for task in sim.kernel.tasks if task.awaits)
             raise Deadlock(f"still training after {LIMIT_SECONDS:g} s of virtual time: {waits}")
 
-    sim._lose = noted  # type: ignore[method-assign]  # to see what is lost
+    sim.connect = noted  # type: ignore[method-assign]  # to see who is lost
     sim.kernel.after(LIMIT_SECONDS, check_end)
 
 
