@@ -109,6 +109,8 @@ class Experiment:
             raise SettingsError(f"learners must be at least 1, not {self.learners}")
         if self.threads < 1:
             raise SettingsError(f"threads must be at least 1, not {self.threads}")
+        if self.clip is not None and not self.clip > 0:
+            raise SettingsError(f"clip must be above 0, not {self.clip}; leave it out for none")
         if self.budget.epochs is not None and self.budget.minibatches is not None:
             raise SettingsError("budget.epochs and budget.minibatches are both given; one of them will do")
         if self.batch.size is not None and self.batch.total is not None:

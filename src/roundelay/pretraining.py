@@ -81,10 +81,10 @@ class PretrainSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "first_epochs", "rate", "first_rate", "layers"):
             if (value := getattr(self, name)) is not None and not value > 0:
-                raise SettingsError(f"pretrain.{name} must be above 0, not {value}")
+                raise SettingsError(f"{name} must be above 0, not {value}")
         for name in ("l2", "deviation"):
             if not getattr(self, name) >= 0:
-                raise SettingsError(f"pretrain.{name} must be at least 0, not {getattr(self, name)}")
+                raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def epochs_of(self, stage: int) -> float:
         """Return the epochs of a stage, from 0."""

@@ -48,14 +48,12 @@ class NaturalGradientSettings:
     def __post_init__(self) -> None:
         for name in ("rank_in", "rank_out", "update_period"):
             if getattr(self, name) < 1:
-                raise SettingsError(f"natural_gradient.{name} must be at least 1, not {getattr(self, name)}")
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.num_samples_history <= 1e6:
-            raise SettingsError(
-                f"natural_gradient.num_samples_history must be above 0 and at most 1e6, not {self.num_samples_history}"
-            )
+            raise SettingsError(f"num_samples_history must be above 0 and at most 1e6, not {self.num_samples_history}")
         for name in ("alpha", "max_change_per_sample"):
             if not getattr(self, name) >= 0:
-                raise SettingsError(f"natural_gradient.{name} must be at least 0, not {getattr(self, name)}")
+                raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def fisher(self, rank: int) -> FisherSettings:
         """Return the settings of one of a layer's two matrices."""

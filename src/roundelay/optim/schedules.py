@@ -64,6 +64,13 @@ class WarmupAnneal(ScheduleBase):
     first: float = 0.1
     factor: float = math.sqrt(0.5)
 
+    def __post_init__(self) -> None:
+        if self.warmup_frames < 0 or self.every_frames <= 0:
+            given = f"{self.warmup_frames} and {self.every_frames}"
+            raise SettingsError(f"warmup_frames must be at least 0 and every_frames above 0, not {given}")
+        if self.first < 0 or self.factor <= 0:
+            raise SettingsError(f"first must be at least 0 and factor above 0, not {self.first} and {self.factor}")
+
     def __call__(self, frames: float) -> float:
         """Return the factor; it falls in steps after the warm-up."""
         if frames < self.warmup_frames:
@@ -83,6 +90,8 @@ class Newbob(ScheduleBase):
     factor: float = 0.5
 
     def __post_init__(self) -> None:
+        if not 0 < self.factor < 1:
+            raise SettingsError(f"factor must be above 0 and less than 1, not {self.factor}")
         self._now, self._best, self._halving = 1.0, math.inf, False
 
     def __call__(self, frames: float) -> float:

@@ -40,7 +40,7 @@ class Tiny(Task):
     def __post_init__(self) -> None:
         for name in ("frames_per_epoch", "classes", "features", "batch"):
             if getattr(self, name) < 1:
-                raise SettingsError(f"task.{name} must be at least 1, not {getattr(self, name)}")
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
         self.per_epoch = -(-self.frames_per_epoch // self.batch)
         self.nominal_frames = self.batch
         self.held_out = 4
