@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import heapq
 import random
 from collections import deque
@@ -155,16 +154,12 @@ class Kernel:
     def run(self) -> None:
         """Let everything happen that will; complain if someone then still waits."""
         agenda, pop, due = self._agenda, heapq.heappop, self._next
-        gc.freeze()  # what is there already need not be searched for garbage again and again
-        try:
-            while agenda or due:
-                if due and not (agenda and agenda[0][0] == self.now):
-                    due.popleft()()
-                    continue
-                self.now, _, _, action = pop(agenda)
-                action()
-        finally:
-            gc.unfreeze()
+        while agenda or due:
+            if due and not (agenda and agenda[0][0] == self.now):
+                due.popleft()()
+                continue
+            self.now, _, _, action = pop(agenda)
+            action()
         if self.tasks:
             waits = "; ".join(f"{task.label} awaits {task.awaits.label}" for task in self.tasks if task.awaits)
             raise Deadlock(f"deadlock at {self.now:.6f} s of virtual time: {waits}")
