@@ -23,7 +23,7 @@ from roundelay.job import Job
 from roundelay.learner import Learner
 from roundelay.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Link, SlowLink, Stop, Straggler
-from roundelay.runtimes.simulation import SimulatedRuntime, simulate
+from roundelay.runtimes.simulation import SimulatedRuntime, Simulation, simulate
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
@@ -86,28 +86,62 @@ class Schedule:
 
 @dataclass
 class Books:
-    """Who trained what, by the ids under which learners take part; one that was lost comes back under another."""
+    """Who trained what, by lives: one ends when a learner is killed, or, having been given up, joins as a newcomer."""
 
-    trained: dict[int, list[int]] = field(default_factory=dict)
-    safe: dict[int, set[int]] = field(default_factory=dict)
-    """What all merged, or was put down as safe, also by who had been given up: what it had sent was in use by then."""
+    lives: dict[int, int] = field(default_factory=dict)
+    """By seat: the one that sits there, numbered as they began."""
+    trained: list[list[int]] = field(default_factory=list)
+    """By life, as all that follows."""
+    ids: list[set[int]] = field(default_factory=list)
+    """Under which it took part."""
+    merged: list[set[int]] = field(default_factory=list)
+    """What went into a mean that somebody went on from."""
+    lost: dict[int, set[int]] = field(default_factory=dict)
+    """Of those whom the others went on without: what they then knew to be safe."""
+    members: set[int] = field(default_factory=set)
+    """All ids so far."""
     told: dict[int, dict[int, list[int]]] = field(default_factory=dict)
-    """By membership epoch: what its members had trained before, all of which who has merged then holds."""
-    known: dict[int, set[int]] = field(default_factory=dict)
-    """Of those who were lost: what of it the others knew when they first went on without."""
+    """By membership epoch: what its members had trained before."""
+    safe: dict[int, list[int]] = field(default_factory=dict)
+    """By id: what was put down as safe, also by who had been given up: what it had sent was in use by then."""
+
+    def begin(self, seat: int) -> None:
+        """Let a new life begin."""
+        self.lives[seat] = len(self.trained)
+        self.trained.append([])
+        self.ids.append(set())
+        self.merged.append(set())
+
+    def form(self, sim: Simulation) -> None:
+        """Take note of a new membership epoch."""
+        ids = {seat: sim._ids[seat] for seat in sim.alive}
+        here = {self.lives[seat] for seat, each in ids.items() if each in self.members or not sim.epoch}
+        self.members |= set(ids.values())
+        for life in here & set(self.lost):
+            del self.lost[life]  # it was to join, but nobody went on from that: now it is counted in after all
+        for life in set(range(len(self.trained))) - here - set(self.lost):
+            self.lost[life] = self.merged[life].union(*(self.safe.get(each, ()) for each in self.ids[life]))
+        self.told[sim.epoch] = {life: list(self.trained[life]) for life in here}
+
+    def merge(self, seat: int, epoch: int) -> None:
+        """Take note that one of them has merged."""
+        for life, numbers in self.told.get(epoch, {}).items():
+            self.merged[life].update(numbers)
+        if self.lives[seat] in self.lost:
+            self.begin(seat)
 
     @property
     def in_vain(self) -> Counter[int]:
         """How often each minibatch was trained by a learner that was lost before the others knew it to be safe."""
         return Counter(
-            number for lost, known in self.known.items() for number in self.trained[lost] if number not in known
+            number for life, known in self.lost.items() for number in self.trained[life] if number not in known
         )
 
     @property
     def kept(self) -> set[int]:
         """What was trained by a learner that was never lost, or was safe."""
-        mine = (set(numbers) for each, numbers in self.trained.items() if each not in self.known)
-        return set().union(*mine, *self.safe.values())
+        mine = (numbers for life, numbers in enumerate(self.trained) if life not in self.lost)
+        return set().union(*mine, *self.merged, *self.safe.values())
 
 
 @dataclass
@@ -175,12 +209,11 @@ def run(name: str, seed: int) -> Told:
     task = Pull(max(20, schedule.minibatches // 2))
     budget = Budget(task.per_epoch, schedule.minibatches, **schedule.budget)
     job = Job(task, strategy, budget, lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.2), debug=True)
-    text, books, watched = io.StringIO(), Books(), list[SimulatedRuntime]()
+    text, books = io.StringIO(), Books()
 
     def make(runtime: SimulatedRuntime) -> Training:
-        if not watched:
-            watched.append(runtime)
-            _watch(runtime, books)
+        if not books.lives:
+            _watch(runtime.sim, books)
         runtime.stand_still = lambda *, still: None  # type: ignore[method-assign]  # faults inside meetings, too
         training = job.training(runtime)
         training.checkpoint = schedule.checkpoint
@@ -196,8 +229,6 @@ def run(name: str, seed: int) -> Told:
     counts = Counter(line["minibatch"] for line in events if line["event"] == "step")
     _check_agreement(outcome.finished, outcome.consensus)
     loss = float((outcome.consensus[:3] - 1.0).square().mean())
-    for each, numbers in watched[0].sim.safe.items():
-        books.safe.setdefault(each, set()).update(numbers)
     return Told(events, outcome.seconds, loss, len(outcome.fired), counts, books)
 
 
@@ -225,31 +256,29 @@ def make_strategy(name: str) -> Strategy:
 
 
 def _keep_books(training: Training, runtime: SimulatedRuntime, books: Books) -> None:
-    finished, begin, ids = training.ledger.finished, training.ledger.begin, runtime.sim._ids
+    finished, begin, seat = training.ledger.finished, training.ledger.begin, runtime.seat
 
     def note(number: int) -> None:
-        books.trained.setdefault(ids[runtime.seat], []).append(number)
+        books.trained[books.lives[seat]].append(number)
+        books.ids[books.lives[seat]].add(runtime.sim._ids[seat])
         finished(number)
 
     def note_merge(*, keep: bool = False) -> None:
         if not keep:
-            for each, numbers in books.told.get(training.epoch, {}).items():
-                books.safe.setdefault(each, set()).update(numbers)
+            books.merge(seat, training.epoch)
         begin(keep=keep)
 
+    books.begin(seat)
     training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
     training.ledger.begin = note_merge  # type: ignore[method-assign]  # and that all hold it from now on
 
 
-def _watch(runtime: SimulatedRuntime, books: Books) -> None:
+def _watch(sim: Simulation, books: Books) -> None:
     """Take note of whom the others go on without, and end what does not end."""
-    sim, connect = runtime.sim, runtime.sim.connect
+    connect, books.safe = sim.connect, sim.safe
 
     def noted(everyone: list[Learner]) -> None:
-        here = {sim._ids[seat] for seat in sim.alive}
-        for gone in set(books.trained) - here - set(books.known):
-            books.known[gone] = books.safe.get(gone, set()) | set(sim.safe.get(gone, ()))
-        books.told[sim.epoch] = {each: list(numbers) for each, numbers in books.trained.items() if each in here}
+        books.form(sim)
         connect(everyone)
 
     def check_end() -> None:
