@@ -53,8 +53,11 @@ def fake_cell(folder: Path, planned: dict[str, Any], errors: list[float], *, sec
         now = {"clock": planned["clock"], "time": (k + 1) * seconds}
         lines.append({"event": "step", "who": "learner 0", **now, "minibatch": k, "frames": 100, "loss": error})
         lines.append({"event": "evaluate", "who": "learner 0", **now, "minibatch": k + 1, "error": error})
+    (run / "settings.toml").write_text(f"learners = {planned['learners']}\n")
+    (run / "run.json").write_text(json.dumps({"on": planned["on"]}))
     (run / "record.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    outcome: dict[str, Any] = {"status": "done", "error": "", "scores": {"error": errors[-1]}, "wer": None}
+    scores = {"error": errors[-1]} if errors else {}
+    outcome: dict[str, Any] = {"status": "done", "error": "", "scores": scores, "wer": None}
     outcome["seconds"] = len(errors) * seconds
     (run / "cell.json").write_text(json.dumps(planned | outcome))
 

@@ -59,10 +59,12 @@ def write_run(
             record.span("communicate", who, begin + 0.07, begin + 0.08)
             record.span("wait", who, begin + 0.08, begin + 0.1)
             record.add(who, "bytes", 1000)
-            record.write("step", who, begin + 0.1, minibatch=step, frames=16, loss=2.0 / (1 + step), staleness=step % 3)
+            said = {"minibatch": step * learners + learner, "frames": 16, "loss": 2.0 / (1 + step)}
+            record.write("step", who, begin + 0.1, **said, staleness=step % 3)
         if step % 10 == 9:
             scores = {"loss": 1.5 / (1 + step), "error": 0.8 / (1 + step), "distance": 0.1 * learners}
-            record.write("evaluate", "learner 0", 0.1 * step + 0.15, minibatch=step * learners, epoch=1.0, **scores)
+            done = (step + 1) * learners
+            record.write("evaluate", "learner 0", 0.1 * step + 0.15, minibatch=done, epoch=1.0, **scores)
     record.close(0.1 * steps)
     (folder / "model.json").write_text(json.dumps({"scores": {"loss": 0.05, "error": 0.03}}), encoding="utf-8")
     return folder

@@ -90,7 +90,7 @@ def test_what_went_wrong_is_kept_and_marked(tmp_path: Path) -> None:
     assert found["fast-4-seed-2"]["status"] == found["slow-4-seed-3"]["status"] == "interrupted"
     assert found["slow-4-seed-1"]["remark"] == "there is no record"
     assert found["slow-4-seed-1"]["reached_seconds"] is None
-    assert found["slow-4-seed-2"]["remark"] == "1 line of the record cannot be read"
+    assert found["slow-4-seed-2"]["remark"] == "record.jsonl: line 8 is not whole"
     assert found["slow-4-seed-2"]["reached_seconds"] == pytest.approx(2.04)
     assert {fault["cell"] for fault in summary["faults"]} == {"fast-4-seed-1", "fast-4-seed-2", "slow-4-seed-3"}
     assert summary["missing"] == ["later-4-seed-1"]
@@ -129,6 +129,27 @@ def test_wall_and_virtual_time_are_kept_apart(tmp_path: Path) -> None:
         ("virtual", "simulator"), ("wall", "processes"),
     }  # fmt: skip
     assert any("2 learners on processes" in line for line in summary["answer"]["sentences"])
+
+
+def test_the_time_of_evaluations_is_left_out(tmp_path: Path) -> None:
+    cell = plan_cell("bmuf", 2, 1, on="processes", clock="wall", cluster="this machine")
+    write_folder(tmp_path, [cell])
+    fake_cell(tmp_path, cell, [])
+    lines = []
+    for k, error in enumerate((0.5, 0.1)):  # two steps of 1 s, each followed by 3 s of evaluation
+        for learner in (0, 1):
+            now = {"who": f"learner {learner}", "clock": "wall"}
+            met = {"event": "evaluate", **now, "time": 4.0 * k + 1.0, "seconds": 3.0}
+            step = {"event": "step", **now, "time": 4.0 * k + 1.0, "minibatch": 2 * k + learner, "frames": 100}
+            seen = {"event": "evaluate", **now, "time": 4.0 * k + 3.5, "minibatch": 2 * k + 2, "error": error}
+            lines += [step | {"loss": error}, *([seen] if learner == 0 else []), met]
+    run = tmp_path / "runs" / cell["name"]
+    (run / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "cell.json").write_text(json.dumps(cell | {"status": "done", "scores": {"error": 0.1}, "seconds": 8.0}))
+    (found,) = summarise(tmp_path)["cells"]
+    assert (found["seconds"], found["frames_per_second"]) == (2.0, 200.0)
+    assert (found["reached_seconds"], found["reached_frames"]) == (2.0, 400.0)
+    assert [point["seconds"] for point in found["curve"]] == [1.0, 2.0]
 
 
 def test_a_folder_that_is_no_study(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from roundelay.reading import read_object
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
@@ -47,6 +48,7 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
     A study that was stopped, by whatever, goes on where it was: call the same command again.  What is computed is
     never computed again; the cells that were being computed when it stopped are computed anew.
     """
+    from roundelay.report.page import write_report
     from roundelay.study.scheduler import Scheduler
     from roundelay.study.settings import Study
     from roundelay.study.summary import summarise
@@ -60,8 +62,8 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
         return
     with display:
         scheduler.run()
-    summary = summarise(out)
     report = None if options["no_report"] else write_report(out)
+    summary: Summary = read_object(report.with_suffix(".json"))["summary"] if report else summarise(out)
     if as_json:
         said: dict[str, Any] = {name: summary[name] for name in SHOWN}
         said |= {"study": str(out), "report": report and str(report), "computed": len(scheduler.computed)}
@@ -69,13 +71,6 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
         return
     show_answer(summary)
     click.echo(f"{len(scheduler.computed)} cells computed; {report or out}")
-
-
-def write_report(out: Path) -> Path | None:
-    """Write the report of a study."""
-    from roundelay.report.page import write_report as write
-
-    return write(out)
 
 
 def show_answer(summary: Summary) -> None:

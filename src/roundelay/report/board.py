@@ -55,9 +55,7 @@ class Board:
 
     def problems(self, cell: Cell) -> list[str]:
         """Return what is wrong with a run's files, each once."""
-        read = self.details[cell["name"]].problems if cell["name"] in self.details else []
-        said = [part for part in cell["remark"].split("; ") if part]
-        return list(dict.fromkeys([*said, *read]))
+        return list(dict.fromkeys(self.details[cell["name"]].problems)) if cell["name"] in self.details else []
 
     def runs(self, row: Row) -> Iterator[tuple[Cell, Details]]:
         """Yield the runs of a row, with what is known of each."""

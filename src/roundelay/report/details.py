@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from roundelay.reading import Problems, finite, read_lines, read_object, read_settings, record_files
 from roundelay.record import KINDS
@@ -47,6 +48,8 @@ class Details:
     frames: float = 0.0
     seconds: float = 0.0
     """Of training: evaluations are left out."""
+    evaluating: float = 0.0
+    """Seconds of the run's clock that learners met for, to evaluate or to save; a simulator's clock stands still."""
     finished: bool = False
     diverged: bool = False
     decoded: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -109,15 +112,24 @@ def straggler(settings: dict[str, Any], about: dict[str, Any]) -> float:
     return max([1.0, *(factor for each in factors if (factor := finite(each)) is not None)])
 
 
+class _Step(NamedTuple):
+    """A learner's step on a minibatch."""
+
+    time: float
+    who: str
+    minibatch: int
+    frames: float
+    loss: float
+
+
 class _Reader:
-    """Takes the lines of a record, in the order of time."""
+    """Takes the lines of a record, in whatever order they are."""
 
     def __init__(self, details: Details) -> None:
         self.details = details
-        self.frames, self.losses = array("d"), array("d")
-        self.steps: list[tuple[float, float, float]] = []
-        self.evaluations: list[tuple[float, str, dict[str, Any]]] = []
-        self.evaluating: dict[str, float] = defaultdict(float)
+        self.steps: list[_Step] = []
+        self.evaluations: list[tuple[str, float, dict[str, Any]]] = []
+        self.meetings: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self.spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.totalled: set[str] = set()
         self.strange = self.kept = 0
@@ -145,11 +157,11 @@ class _Reader:
             if who not in self.totalled:
                 self.spent[who][event] += seconds
             if event == "evaluate":
-                self.evaluating[who] += seconds
+                self.meetings[who].append((time, seconds))
         elif event == "step":
             self.step(who, time, line)
         elif event == "evaluate":
-            self.evaluations.append((time - self.evaluating[who], who, line))
+            self.evaluations.append((who, time, line))
         elif event == "totals":
             self.totals(who, line)
         elif event not in _KNOWN and len(self.details.events) < MOST_EVENTS:
@@ -160,7 +172,8 @@ class _Reader:
         loss = line.get("loss")
         number = float(loss) if isinstance(loss, int | float) else math.nan
         self.details.diverged |= not math.isfinite(number)
-        self.steps.append((time - self.evaluating[who], finite(line.get("frames")) or 0.0, number))
+        minibatch = int(finite(line.get("minibatch")) or 0)
+        self.steps.append(_Step(time, who, minibatch, finite(line.get("frames")) or 0.0, number))
         if (staleness := finite(line.get("staleness"))) is not None:
             self.details.staleness[staleness] += 1
         if (distance := finite(line.get("distance"))) is not None:
@@ -179,34 +192,43 @@ class _Reader:
     def finish(self) -> None:
         """Turn what was taken into what is shown."""
         details = self.details
-        self.steps.sort(key=lambda step: step[0])
-        frames = 0.0
-        for _, own, loss in self.steps:
-            frames += own
-            self.frames.append(frames)
-            self.losses.append(loss)
-        details.training = bin_curve(self.frames, self.losses)
-        details.frames, details.seconds = frames, self.steps[-1][0] if self.steps else 0.0
+        if self.meetings:
+            self.steps = [step._replace(time=self.trained(step.who, step.time)) for step in self.steps]
+        self.steps.sort()
+        frames = array("d", itertools.accumulate(step.frames for step in self.steps))
+        details.training = bin_curve(frames, array("d", (step.loss for step in self.steps)))
+        details.frames, details.seconds = (frames[-1], self.steps[-1].time) if self.steps else (0.0, 0.0)
         details.spent = {who: dict(kinds) for who, kinds in sorted(self.spent.items(), key=_by_number)}
+        details.evaluating = max((kinds.get("evaluate", 0.0) for kinds in details.spent.values()), default=0.0)
         details.spans = dict(sorted(details.spans.items(), key=_by_number))
-        for seconds, _, line in self.evaluations:
-            self.evaluated(seconds, line)
+        self.evaluate()
 
-    def evaluated(self, seconds: float, line: dict[str, Any]) -> None:
-        """Take an evaluation: all frames of steps that ended before it are behind it."""
-        scores = {
-            name: number
-            for name, value in line.items()
-            if name not in _COMMON and (number := finite(value)) is not None
-        }
-        minibatch = int(finite(line.get("minibatch")) or 0)
-        behind = bisect.bisect_right(self.steps, seconds + 1e-9, key=lambda step: step[0])
-        trained = self.frames[behind - 1] if behind else 0.0
-        point = Point(frames=trained, minibatch=minibatch, seconds=seconds, scores=scores)
-        self.details.points.append(point)
-        self.details.diverged |= "loss" in line and "loss" not in scores
-        if (distance := scores.get("distance")) is not None:
-            self.details.distances.append(distance)
+    def evaluate(self) -> None:
+        """Turn evaluations into points; all frames of the minibatches with lower numbers are behind one."""
+        each = {step.minibatch: step.frames for step in self.steps}
+        numbers = sorted(each)
+        behind = [0.0, *itertools.accumulate(each[number] for number in numbers)]
+        for who, time, line in self.evaluations:
+            minibatch = int(finite(line.get("minibatch")) or 0)
+            trained = behind[bisect.bisect_left(numbers, minibatch)]
+            scores = {
+                name: number
+                for name, value in line.items()
+                if name not in _COMMON and (number := finite(value)) is not None
+            }
+            seconds = self.trained(who, time)
+            self.details.points.append(Point(frames=trained, minibatch=minibatch, seconds=seconds, scores=scores))
+            self.details.diverged |= "loss" in line and "loss" not in scores
+            if (distance := scores.get("distance")) is not None:
+                self.details.distances.append(distance)
+        self.details.points.sort(key=lambda point: point["minibatch"])
+
+    def trained(self, who: str, time: float) -> float:
+        """Return the time of something as it would be if learners had never met to evaluate or to save."""
+        met = self.meetings.get(who)
+        if not met:
+            return time
+        return time - math.fsum(min(max(time - begin, 0.0), seconds) for begin, seconds in met)
 
 
 def _by_number(item: tuple[str, Any]) -> tuple[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 from roundelay.reading import finite
 from roundelay.report.details import Details, straggler
 from roundelay.report.words import answer_of_runs
-from roundelay.study.schema import Cell, Group, Key, Row, Spread, Summary, Target
+from roundelay.study.schema import Cell, Row, Summary, Target
+from roundelay.study.summary import make_groups, make_row, speed_up
 
-__all__ = ["run_names", "spread", "summarise_runs"]
+__all__ = ["run_names", "summarise_runs"]
 
 SLOW = "straggler ×"
 
@@ -31,8 +31,10 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 def summarise_runs(runs: dict[str, Details], target: Target | None = None) -> Summary:
     """Put runs with equal settings together as seeds of one row, and rows under equal conditions as a group."""
     cells = [_cell(name, details, target) for name, details in runs.items()]
-    rows = _rows(cells, runs, target)
-    groups = _groups(rows)
+    rows = _rows(cells, runs, target["score"] if target else "loss")
+    groups = make_groups(
+        sorted(rows, key=lambda row: (_place(row), row["learners"], row["time"]["median"] or math.inf))
+    )
     frames = max((cell["frames"] or 0.0 for cell in cells), default=0.0)
     return Summary(
         title=next(iter(runs)) if len(runs) == 1 else f"{len(runs)} runs",
@@ -124,17 +126,17 @@ def _cluster(details: Details, clock: str) -> str:
     return ", ".join(part for part in (name or ("simulated" if clock == "virtual" else "this machine"), slow) if part)
 
 
-def _rows(cells: list[Cell], runs: dict[str, Details], target: Target | None) -> list[Row]:
+def _rows(cells: list[Cell], runs: dict[str, Details], score: str) -> list[Row]:
     together: dict[str, list[Cell]] = {}
     for cell in cells:
         settings = {k: v for k, v in runs[cell["name"]].settings.items() if k not in ("seed", "record")}
         same = json.dumps([cell["on"], cell["clock"], cell["cluster"], settings], sort_keys=True, default=str)
         together.setdefault(same if settings else cell["name"], []).append(cell)
-    rows = [_row(seeds, target) for seeds in together.values()]
+    rows = [make_row(seeds, score) for seeds in together.values()]
     for row in rows:
         base = [r for r in rows if r["learners"] == 1 and _even(r) == _even(row)]
         if base:
-            _speed(row, base[0])
+            speed_up(row, base[0])
     return rows
 
 
@@ -146,77 +148,3 @@ def _even(row: Row) -> tuple[str, ...]:
     """Return the place as if nobody were slow there: one learner is compared with, whoever else is a straggler."""
     on, clock, cluster, model = _place(row)
     return on, clock, cluster.partition(f", {SLOW}")[0], model
-
-
-def _speed(row: Row, base: Row) -> None:
-    own, one = row["frames_per_second"]["median"], base["frames_per_second"]["median"]
-    if own and one:
-        row["throughput_speedup"] = own / one
-        row["throughput_efficiency"] = own / one / max(row["learners"], 1)
-    time, alone = row["time"]["median"], base["time"]["median"]
-    if time and alone:
-        row["speedup"], row["efficiency"] = alone / time, alone / time / max(row["learners"], 1)
-
-
-def _row(seeds: list[Cell], target: Target | None) -> Row:
-    first, names = seeds[0], sorted({name for cell in seeds for name in cell["scores"]})
-    wers = [finite(cell["wer"].get("wer")) if cell["wer"] else None for cell in seeds]
-    scores = {name: spread([cell["scores"].get(name) for cell in seeds]) for name in names}
-    statuses: dict[str, int] = {}
-    for cell in seeds:
-        statuses[cell["status"]] = statuses.get(cell["status"], 0) + 1
-    return Row(
-        strategy=first["strategy"],
-        on=first["on"],
-        clock=first["clock"],
-        cluster=first["cluster"],
-        model=first["model"],
-        learners=first["learners"],
-        rate=first["rate"],
-        seeds=[cell["seed"] for cell in seeds],
-        cells=[cell["name"] for cell in seeds],
-        regime="",
-        period=None,
-        usual_period=None,
-        statuses=statuses,
-        hits=sum(cell["reached_seconds"] is not None for cell in seeds),
-        rank=None,
-        time=spread([cell["reached_seconds"] for cell in seeds]),
-        frames=spread([cell["reached_frames"] for cell in seeds]),
-        score=scores.get(target["score"] if target else "loss", spread([None] * len(seeds))),
-        scores=scores,
-        seconds=spread([cell["seconds"] for cell in seeds]),
-        frames_per_second=spread([cell["frames_per_second"] for cell in seeds]),
-        speedup=None,
-        efficiency=None,
-        throughput_speedup=None,
-        throughput_efficiency=None,
-        wer=spread(wers) if any(value is not None for value in wers) else None,
-    )
-
-
-def spread(values: Sequence[float | None]) -> Spread:
-    """Return median and range; what is missing counts as larger than anything."""
-    ordered = sorted(math.inf if value is None else value for value in values)
-    ends = (statistics.median_high(ordered), ordered[0], ordered[-1]) if ordered else (math.inf,) * 3
-    median, low, high = (None if math.isinf(end) else end for end in ends)
-    return Spread(median=median, low=low, high=high, values=list(values))
-
-
-def _groups(rows: list[Row]) -> list[Group]:
-    groups: dict[tuple[Any, ...], Group] = {}
-    for row in sorted(rows, key=lambda row: (_place(row), row["learners"], row["time"]["median"] or math.inf)):
-        where = (*_place(row), row["learners"])
-        if where not in groups:
-            key = Key(
-                on=row["on"],  # type: ignore[typeddict-item]  # whatever runtime there is
-                clock=row["clock"],  # type: ignore[typeddict-item]  # as the record has it
-                cluster=row["cluster"],
-                model=row["model"],
-                learners=row["learners"],
-            )
-            groups[where] = Group(
-                key=key, baseline="", baseline_time=None, rows=[], answer=answer_of_runs([], {}, None)
-            )
-        groups[where]["rows"].append(row)
-    return list(groups.values())

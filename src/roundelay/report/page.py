@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay.errors import SettingsError
 from roundelay.report import happenings, inside, learning, speeds, tables
 from roundelay.report.board import Board
-from roundelay.report.details import Details, read_details
+from roundelay.report.details import read_details
 from roundelay.report.html import Section, render
 from roundelay.report.loose import run_names, summarise_runs
 from roundelay.report.spec import Figure
 from roundelay.run import write_atomically
 from roundelay.study.schema import Target
+from roundelay.study.summary import summarise_study
 
 __all__ = ["find_runs", "make_board", "write_report"]
 
@@ -74,23 +75,13 @@ def make_board(
 ) -> Board:
     """Read a study, or runs, with all their details."""
     if len(folders) == 1 and (folders[0] / "study.json").exists():
-        from roundelay.study.summary import summarise
-
-        watch("summing up the study")
-        summary = summarise(folders[0])
-        paths = {cell["name"]: folders[0] / cell["path"] for cell in summary["cells"]}
-        return Board(summary, _read(paths, watch), summary["target"])
-    found = find_runs(folders)
-    runs = _read(dict(zip(run_names(found), found, strict=True)), watch)
-    return Board(summarise_runs(runs, target), runs, target)
-
-
-def _read(paths: Mapping[str, Path], watch: Callable[[str], None]) -> dict[str, Details]:
-    runs = {}
-    for place, (name, path) in enumerate(paths.items()):
-        watch(f"reading run {place + 1} of {len(paths)}: {name}")
+        summary, runs = summarise_study(folders[0], watch)
+        return Board(summary, runs, summary["target"])
+    found, runs = find_runs(folders), {}
+    for place, (name, path) in enumerate(zip(run_names(found), found, strict=True), start=1):
+        watch(f"reading run {place} of {len(found)}: {name}")
         runs[name] = read_details(path)
-    return runs
+    return Board(summarise_runs(runs, target), runs, target)
 
 
 def find_runs(folders: Iterable[Path]) -> list[Path]:

@@ -43,7 +43,8 @@ class Point(TypedDict):
 class Key(TypedDict):
     """What is held equal within a group."""
 
-    on: Literal["simulator", "processes"]
+    on: str
+    """``simulator`` or ``processes``; runs that are no study may have another runtime."""
     clock: Literal["virtual", "wall"]
     cluster: str
     model: str

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
 from roundelay.reading import read_object
+from roundelay.report.details import Details, read_details
 from roundelay.study.answer import answer_group, answer_study
 from roundelay.study.reading import read_cell
-from roundelay.study.schema import Answer, Cell, Group, Profile, Row, Spread, Summary, Target, Trials
+from roundelay.study.schema import Answer, Cell, Group, Key, Profile, Row, Spread, Summary, Target, Trials
 from roundelay.study.statistics import better, spread
 
-__all__ = ["summarise"]
+__all__ = ["make_groups", "make_row", "speed_up", "summarise", "summarise_study"]
 
 FACTORS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
 NO_ANSWER: Answer = {
@@ -25,17 +26,34 @@ NO_ANSWER: Answer = {
 
 def summarise(folder: Path) -> Summary:
     """Read ``study.json`` and every ``runs/*/cell.json`` with its record; the result is plain JSON (`schema`)."""
+    return summarise_study(folder)[0]
+
+
+def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None) -> tuple[Summary, dict[str, Details]]:
+    """Return the summary, and what every run that was begun has done, by its name; ``watch`` hears what is read."""
     about = read_object(folder / "study.json")
     if not about:
         raise CheckpointError(f"{folder}: no study.json that can be read; is it a study's folder?")
     target: Target = about["target"]
-    found = {planned["name"]: read_cell(folder, planned, target) for planned in about["cells"]}
-    cells = [cell for cell in found.values() if cell is not None]
-    missing = [name for name, cell in found.items() if cell is None]
-    rows = [_row(alike, target) for alike in _alike(cell for cell in cells if not cell["trial"])]
-    _speed_up(rows, about["baseline"])
+    every = {planned["name"]: planned for planned in about["cells"]}
+    begun = [name for name in every if (folder / "runs" / name).is_dir()]
+    missing = [name for name in every if name not in set(begun)]
+    runs = {}
+    for place, name in enumerate(begun, start=1):
+        watch(f"reading run {place} of {len(begun)}: {name}")
+        runs[name] = read_details(folder / "runs" / name)
+    cells = [read_cell(folder, every[name], target, runs[name]) for name in begun]
+    rows = [make_row(alike, target["score"]) for alike in _alike(cell for cell in cells if not cell["trial"])]
+    ones = {_where(row): row for row in rows if row["strategy"] == about["baseline"] and row["learners"] == 1}
+    for row in rows:
+        if _where(row) in ones:
+            speed_up(row, ones[_where(row)])
     trials = [_trials(alike, target) for alike in _alike(cell for cell in cells if cell["trial"])]
-    groups = _groups(rows, about["baseline"])
+    groups = make_groups(rows)
+    for group in groups:
+        one = ones.get(_where(group["rows"][0]))
+        group["baseline"], group["baseline_time"] = about["baseline"], one["time"]["median"] if one else None
+        _rank(group["rows"])
     for group in groups:
         group["answer"] = answer_group(group, groups, target, trials=trials, cells=cells)
     faults = [
@@ -43,7 +61,7 @@ def summarise(folder: Path) -> Summary:
         for cell in cells
         if cell["status"] != "done"
     ]
-    return {
+    summary: Summary = {
         "title": about["title"],
         "target": target,
         "budget": about["budget"],
@@ -59,6 +77,7 @@ def summarise(folder: Path) -> Summary:
         "faults": faults,
         "notes": _notes(about, cells),
     }
+    return summary, runs
 
 
 def _alike(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -70,7 +89,8 @@ def _alike(cells: Iterable[Cell]) -> list[list[Cell]]:
     return list(groups.values())
 
 
-def _row(cells: list[Cell], target: Target) -> Row:
+def make_row(cells: list[Cell], score: str) -> Row:
+    """Put the seeds of one strategy under one set of conditions together; ``score`` is what they are judged by."""
     cells = sorted(cells, key=lambda cell: cell["seed"])
     first, statuses = cells[0], [cell["status"] for cell in cells]
     names = list(dict.fromkeys(name for cell in cells for name in cell["scores"]))
@@ -95,7 +115,7 @@ def _row(cells: list[Cell], target: Target) -> Row:
         "rank": None,
         "time": time,
         "frames": spread([cell["reached_frames"] for cell in cells]),
-        "score": spread([cell["scores"].get(target["score"]) for cell in cells]),
+        "score": spread([cell["scores"].get(score) for cell in cells]),
         "scores": {name: spread([cell["scores"].get(name) for cell in cells]) for name in names},
         "seconds": spread([cell["seconds"] for cell in cells]),
         "frames_per_second": _rates([cell["frames_per_second"] for cell in cells]),
@@ -113,52 +133,36 @@ def _rates(values: list[float | None]) -> Spread:
     return known | {"values": values}
 
 
-def _speed_up(rows: list[Row], baseline: str) -> None:
-    """Set every row's speed-up over the one learner of the baseline on the same cluster with the same model."""
-    ones = {_where(row): row for row in rows if row["strategy"] == baseline and row["learners"] == 1}
-    for row in rows:
-        one = ones.get(_where(row))
-        if one is None:
-            continue
-        if row["time"]["median"] and one["time"]["median"]:
-            row["speedup"] = speedup = one["time"]["median"] / row["time"]["median"]
-            row["efficiency"] = speedup / row["learners"]
-        fast, slow = row["frames_per_second"]["median"], one["frames_per_second"]["median"]
-        if fast and slow:
-            row["throughput_speedup"] = fast / slow
-            row["throughput_efficiency"] = fast / slow / row["learners"]
+def speed_up(row: Row, one: Row) -> None:
+    """Set a row's speed-up over that of one learner."""
+    learners = max(row["learners"], 1)
+    if row["time"]["median"] and one["time"]["median"]:
+        row["speedup"] = speedup = one["time"]["median"] / row["time"]["median"]
+        row["efficiency"] = speedup / learners
+    fast, slow = row["frames_per_second"]["median"], one["frames_per_second"]["median"]
+    if fast and slow:
+        row["throughput_speedup"] = fast / slow
+        row["throughput_efficiency"] = fast / slow / learners
 
 
 def _where(row: Row) -> tuple[str, str, str]:
     return row["on"], row["cluster"], row["model"]
 
 
-def _groups(rows: list[Row], baseline: str) -> list[Group]:
-    ones = {_where(row): row for row in rows if row["strategy"] == baseline and row["learners"] == 1}
-    keyed: dict[tuple[Any, ...], list[Row]] = {}
+def make_groups(rows: list[Row]) -> list[Group]:
+    """Put rows together that were run under equal conditions; nothing is ranked or answered yet."""
+    groups: dict[tuple[Any, ...], Group] = {}
     for row in rows:
-        keyed.setdefault((*_where(row), row["learners"]), []).append(row)
-    groups: list[Group] = []
-    for members in keyed.values():
-        _rank(members)
-        first = members[0]
-        one = ones.get(_where(first))
-        groups.append(
-            {
-                "key": {
-                    "on": "simulator" if first["on"] == "simulator" else "processes",
-                    "clock": "virtual" if first["clock"] == "virtual" else "wall",
-                    "cluster": first["cluster"],
-                    "model": first["model"],
-                    "learners": first["learners"],
-                },
-                "baseline": baseline,
-                "baseline_time": one["time"]["median"] if one is not None else None,
-                "rows": members,
-                "answer": NO_ANSWER,
-            }
-        )
-    return groups
+        key: Key = {
+            "on": row["on"],
+            "clock": "virtual" if row["clock"] == "virtual" else "wall",
+            "cluster": row["cluster"],
+            "model": row["model"],
+            "learners": row["learners"],
+        }
+        group: Group = {"key": key, "baseline": "", "baseline_time": None, "rows": [], "answer": NO_ANSWER}
+        groups.setdefault(tuple(key.values()), group)["rows"].append(row)
+    return list(groups.values())
 
 
 def _rank(rows: list[Row]) -> None:
