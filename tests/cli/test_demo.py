@@ -45,6 +45,8 @@ def test_a_miniature_of_the_whole_story(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["faults"] == []
+    assert next(iter(told["wer_by_noise"])) == "clean"
+    assert all(0 <= rate <= 300 for rate in told["wer_by_noise"].values())
     assert told["answer"]["headline"].startswith("2 learners in the simulator: averaging reaches error 99.0 %")
     assert all(0 <= row["wer"]["median"] <= 300 for row in told["rows"])
     page = (out / "study" / "report.html").read_text()

@@ -53,11 +53,14 @@ def command(*, out: Path, jobs: int | None, hours: float, study: Path | None, as
         _call("prepare", str(corpus), "--out", str(data), *many)
         with resources.as_file(resources.files("roundelay") / "demo.toml") as ours:
             _call("compare", str(study or ours), "--data", str(data), "--out", str(compared), *many)
-    seconds = time.monotonic() - began
+    seconds, by_noise = time.monotonic() - began, _by_noise(compared)
     if as_json:
-        click.echo(json.dumps(_told(compared) | {"seconds": round(seconds, 1)}))
+        click.echo(json.dumps(_told(compared) | {"wer_by_noise": by_noise, "seconds": round(seconds, 1)}))
     else:
-        click.echo(f"\nAll of it took {seconds / 60:.1f} minutes.  The report: {compared / 'report.html'}")
+        if by_noise:
+            rates = ", ".join(f"{rate} % {level}" for level, rate in by_noise.items())
+            click.echo(f"\nWord error rates of one learner, by noise: {rates}.")
+        click.echo(f"All of it took {seconds / 60:.1f} minutes.  The report: {compared / 'report.html'}")
 
 
 def _call(name: str, *words: str) -> None:
@@ -73,3 +76,19 @@ def _told(compared: Path) -> dict[str, Any]:
     summary = summarise(compared)
     said = {"study": str(compared), "report": str(compared / "report.html"), "answer": summary["answer"]}
     return said | {"rows": summary["rows"], "faults": summary["faults"]}
+
+
+def _by_noise(compared: Path) -> dict[str, float]:
+    """Return the word error rates of one learner by how noisy its speech was, the cleanest first."""
+    from roundelay.speech.wer import UTTERANCES, Scored, Wer
+
+    alone = [
+        path for path in sorted(compared.glob("runs/*/cell.json")) if json.loads(path.read_text())["learners"] == 1
+    ]
+    decoded = [found for path in alone for found in path.parent.glob(f"decode/*/{UTTERANCES}")]
+    levels: dict[str, list[Scored]] = {}
+    for scored in Wer.load(decoded[0]).utterances if decoded else ():
+        _, noisy, decibels = scored.utterance.rpartition("-snr")
+        levels.setdefault(f"{int(decibels)} dB" if noisy else "clean", []).append(scored)
+    order = sorted(levels, key=lambda level: -int(level.split()[0]) if level != "clean" else -1000)
+    return {level: round(Wer(tuple(levels[level])).wer, 1) for level in order}
