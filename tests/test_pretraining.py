@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from cases import SETTINGS
+from roundelay import config
 from roundelay.cli.train import command
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment import Experiment
@@ -20,6 +24,7 @@ from roundelay.models.rbm import RBM
 from roundelay.pretraining import Pretraining, pretrained, stages_done
 from roundelay.pretraining_tasks import chain_of, inputs_of
 from roundelay.run import RunFolder
+from roundelay.runtimes.mpi_launch import find_mpiexec
 from roundelay.strategies import STRATEGIES
 from roundelay.train import train_simulated
 
@@ -199,6 +204,43 @@ def test_processes_agree_with_the_simulator_to_the_bit(kind: str, tmp_path: Path
     assert losses(tmp_path / "processes", 1) == losses(tmp_path / "simulator", 1)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
+def test_ranks_that_others_start_agree_with_the_simulator_to_the_bit(launcher: str, tmp_path: Path) -> None:
+    settings, script = tmp_path / "it.toml", tmp_path / "script.py"
+    settings.write_text(config.dump(experiment(learners=2, budget={"minibatches": 20})))
+    script.write_text("from roundelay.cli import main\nmain()\n")
+    if launcher == "mpiexec":
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+        started, on = [*find_mpiexec(), "-n", "2", sys.executable, str(script)], "mpi"
+    else:
+        started, on = (
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+            "processes",
+        )
+        started.append(str(script))
+    started += ["train", str(settings), "--out", str(tmp_path / "given"), "--on", on]
+    done = subprocess.run(
+        started, capture_output=True, text=True, timeout=180, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("pretrain rbm 2 of 2") == 1, "one of them says so"
+    run(Experiment.read(settings), tmp_path / "simulator")
+    for path in ("pretrain/model.safetensors", "model.safetensors"):
+        one, other = (load_file(tmp_path / where / path) for where in ("given", "simulator"))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_several_hosts_are_refused_with_advice(tmp_path: Path) -> None:
+    settings = tmp_path / "it.toml"
+    settings.write_text(config.dump(experiment()))
+    arguments = [str(settings), "--out", str(tmp_path / "run"), "--hosts", "2", "--rendezvous", "127.0.0.1:29999"]
+    with pytest.raises(SettingsError, match=r"pre-train on one host, .* --set pretrain.weights="):
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_listens_to_a_layer_without_disturbing_the_model() -> None:
     task = experiment(task={"dropout": 0.5}).make_task()
     model = task.module().train()
@@ -210,6 +252,20 @@ def test_listens_to_a_layer_without_disturbing_the_model() -> None:
 
 
 # -- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_pretrained_leaves_no_folder_behind(tmp_path: Path) -> None:
+    settings = tmp_path / "it.toml"
+    settings.write_text(config.dump(experiment(task={"activation": "relu"})))
+    with pytest.raises(SettingsError, match="sigmoid behind it, which 0 has not"):
+        CliRunner().invoke(command, [str(settings), "--out", str(tmp_path / "run")], catch_exceptions=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_layers_are_trained_at_the_scaled_rate() -> None:
+    asked = experiment("layerwise", "averaging", learners=4, rate={"scale": "learners"})
+    job = Pretraining(asked).job(0)
+    assert job.optimizer(job.task.module()).param_groups[0]["lr"] == pytest.approx(4 * 0.05)
 
 
 def test_models_that_cannot_be_pretrained() -> None:
@@ -225,7 +281,7 @@ def test_models_that_cannot_be_pretrained() -> None:
 
 @pytest.mark.parametrize("wrong", [{"epochs": 0.0}, {"rate": -1.0}, {"layers": 0}, {"l2": -1.0}])
 def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"pretrain.{next(iter(wrong))} must be"):
+    with pytest.raises(SettingsError, match=f"pretrain: {next(iter(wrong))} must be"):
         experiment(pretrain=wrong)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -172,6 +173,11 @@ class Experiment:
             precondition(module, optimizer, self.natural_gradient)
         return optimizer
 
+    def optimizer_of(self, task: Task) -> Callable[[nn.Module], torch.optim.Optimizer]:
+        """Return what makes the optimizer of a task's module, its rate scaled as the experiment asks for."""
+        factor = self.rate.factor(self.learners, task.nominal_frames)
+        return lambda module: multiply_rate(self.make_preconditioned(module), factor)
+
     def make_budget(self, task: Task) -> Budget:
         """Count the run's minibatches."""
         settings = self.budget
@@ -193,13 +199,13 @@ class Experiment:
     def job(self) -> Job:
         """Make what a learner trains by."""
         task = self.make_task()
-        self.make_preconditioned(task.module())  # complains now rather than on every learner
-        factor, schedule = self.rate.factor(self.learners, task.nominal_frames), self.make_schedule()
+        optimizer, schedule = self.optimizer_of(task), self.make_schedule()
+        optimizer(task.module())  # complains now rather than on every learner
         return Job(
             task,
             self.strategy,
             self.make_budget(task),
-            lambda module: multiply_rate(self.make_preconditioned(module), factor),
+            optimizer,
             schedule=(lambda: copy.deepcopy(schedule)) if schedule is not None else None,
             clip=self.clip,
             seed=self.seed,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PretrainSettings",
     "Pretraining",
+    "check",
     "is_complete",
     "is_wanted",
     "pretrain_simulated",
@@ -179,7 +180,7 @@ class Pretraining:
             Shallow(self.task, self.chain, stage + 1, self.done, seed=experiment.seed + stage),
             experiment.strategy,
             self.budget(stage),
-            experiment.make_preconditioned,
+            experiment.optimizer_of(self.task),
             clip=experiment.clip,
             seed=experiment.seed + stage,
         )
@@ -210,6 +211,18 @@ class Pretraining:
         self.absorb(stage, first.me.module)
         about = _about(self, stage, first, outcome.seconds, "virtual")
         if folder is not None:
+            self.save(folder / "pretrain", about)
+        return about
+
+    def train(self, stage: int, runtime: Runtime, folder: Path, *, watch: Watch | None = None) -> dict[str, Any]:
+        """Run a stage as one rank of several, and absorb it; the first learner saves what has been done so far."""
+        training = self.job(stage).training(runtime)
+        if watch is not None:
+            watch(training)
+        training.me.load(runtime.run(training.run()))
+        self.absorb(stage, training.me.module)
+        about = _about(self, stage, training, runtime.now(), "wall")
+        if training.me.number == 0 and not training.me.serves:
             self.save(folder / "pretrain", about)
         return about
 
@@ -253,6 +266,16 @@ def resume(experiment: Experiment, folder: Path | None) -> tuple[Pretraining, ra
     return pretraining, range(done, pretraining.stages)
 
 
+def check(experiment: Experiment) -> None:
+    """Complain now of pre-training that cannot be, or of weights that cannot be taken."""
+    if experiment.pretrain is None:
+        return
+    if experiment.pretrain.weights is None:
+        Pretraining(experiment)
+    else:
+        start_with(experiment.make_task().module(), _read(Path(experiment.pretrain.weights)))
+
+
 def is_wanted(experiment: Experiment, folder: Path) -> bool:
     """Tell whether a run is still to be pre-trained."""
     return experiment.pretrain is not None and experiment.pretrain.weights is None and not is_complete(folder)
@@ -267,8 +290,8 @@ def pretrained(experiment: Experiment, folder: Path | None) -> Tensors | None:
     if folder is None or not is_complete(folder):
         where = folder or "a run without a folder"
         raise CheckpointError(
-            f"{where}: is not pre-trained yet, which 'roundelay train' does where it starts the learners itself; "
-            "elsewhere give pretrain.weights, the pretrain/model.safetensors of a run that was"
+            f"{where}: is not pre-trained yet, which 'roundelay train' does; or give pretrain.weights, the "
+            "pretrain/model.safetensors of a run that was"
         )
     return _read(folder / "pretrain" / "model.safetensors")
 
@@ -299,23 +322,13 @@ def pretrain_simulated(experiment: Experiment, folder: Path | None) -> Tensors:
 
 
 def train_stage(runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
-    """Train one stage on a process of its own; the first learner saves what has been done so far."""
+    """Train one stage on a process of its own, on top of what was saved of those before it."""
     from roundelay.experiment import Experiment
 
-    experiment, folder = Experiment.of(settings["experiment"]), Path(settings["folder"]) / "pretrain"
+    experiment, folder, stage = Experiment.of(settings["experiment"]), Path(settings["folder"]), int(settings["stage"])
     torch.set_num_threads(experiment.threads)
-    stage = int(settings["stage"])
-    pretraining = Pretraining(experiment, load_file(folder / "model.safetensors") if stage else None)
-    training = pretraining.job(stage).training(runtime)
-    if watch is not None:
-        watch(training)
-    consensus = runtime.run(training.run())
-    training.me.load(consensus)
-    about = _about(pretraining, stage, training, runtime.now(), "wall")
-    if training.me.number == 0 and not training.me.serves:
-        pretraining.absorb(stage, training.me.module)
-        pretraining.save(folder, about)
-    return about
+    weights = load_file(folder / "pretrain" / "model.safetensors") if stage else None
+    return Pretraining(experiment, weights).train(stage, runtime, folder, watch=watch)
 
 
 def _about(pretraining: Pretraining, stage: int, training: Training, seconds: float, clock: str) -> dict[str, Any]:

@@ -113,13 +113,19 @@ def _simulate(
     return result
 
 
-def train_learner(runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
-    """Train one learner of an experiment, on a process of its own; the first learner saves the model."""
+def train_learner(
+    runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None, start: dict[str, torch.Tensor] | None = None
+) -> dict[str, Any]:
+    """Train one learner of an experiment, on a process of its own; the first learner saves the model.
+
+    ``start`` is what it was pre-trained to, where that is not read from the run's folder.
+    """
     experiment = Experiment.of(settings["experiment"])
     torch.set_num_threads(experiment.threads)
     order = WrittenOrder() if experiment.record.order else None
     job = experiment.job()
-    job.start = pretrained(experiment, Path(settings["folder"]) if settings.get("folder") else None)
+    folder = Path(settings["folder"]) if settings.get("folder") else None
+    job.start = start if start is not None else pretrained(experiment, folder)
     job.lower = settings.get("lower", 1.0)
     job.saver = Saver(Path(settings["folder"]), experiment.checkpoint) if settings.get("folder") else None
     training = job.training(runtime, order)

@@ -7,14 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import click
+from torch import Tensor
 
+from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment
 from roundelay.runtime import Runtime
 
-__all__ = ["learner", "pretrain", "pretrain_on_simulator"]
+__all__ = ["learner", "on_one_host", "pretrain", "pretrain_as_rank", "pretrain_on_simulator"]
 
 Launch = Callable[[str, dict[str, Any], Path], list[Any]]
 """Call an entry with settings on every rank, and have records written into a folder; return what each returned."""
+
+
+def on_one_host(experiment: Experiment, out: Path) -> None:
+    """Refuse to pre-train on several hosts: a stage reads what the one before it has written on one of them."""
+    from roundelay.pretraining import is_wanted
+
+    if is_wanted(experiment, out):
+        raise SettingsError(
+            "pretrain: hosts that meet by --rendezvous have no files in common; pre-train on one host, or under "
+            "torchrun, and give --set pretrain.weights=RUN/pretrain/model.safetensors"
+        )
 
 
 def pretrain(experiment: Experiment, out: Path, launch: Launch, *, as_json: bool) -> None:
@@ -45,6 +58,29 @@ def pretrain_on_simulator(experiment: Experiment, out: Path, *, as_json: bool) -
         with Display(stages.budget(stage).total) as display:
             about = stages.simulate(stage, out, watch=display.watch)
         _report(about, as_json=as_json)
+
+
+def pretrain_as_rank(
+    experiment: Experiment, out: Path, runtime_of: Callable[[str], Runtime], *, as_json: bool
+) -> dict[str, Tensor] | None:
+    """Pre-train as one rank of a world that is there already; return the weights to start with, None if saved before.
+
+    All stages run in the same processes, and what has been done is kept in memory, so that no rank has to wait for a
+    file of another's.
+    """
+    from roundelay.cli.display import Display
+    from roundelay.pretraining import is_wanted, resume
+
+    if not is_wanted(experiment, out):
+        return None
+    stages, left = resume(experiment, out)
+    for stage in left:
+        with Display(stages.budget(stage).total) as display:
+            runtime = runtime_of(f"pretrain/{stage + 1}")
+            about = stages.train(stage, runtime, out, watch=display.watch)
+        if runtime.seat == experiment.strategy.servers:
+            _report(about, as_json=as_json)
+    return stages.done
 
 
 def learner(runtime: Runtime, settings: dict[str, Any]) -> dict[str, Any]:

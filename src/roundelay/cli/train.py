@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
 from roundelay import config
 from roundelay.cli.faults import PATIENCE_SECONDS, chaos_of, fault_options, refuse_chaos, slowed
-from roundelay.cli.pretraining import pretrain, pretrain_on_simulator
+from roundelay.cli.pretraining import on_one_host, pretrain, pretrain_as_rank, pretrain_on_simulator
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment, assign
 from roundelay.guarding import persist
@@ -167,9 +168,11 @@ def _start(
     resume: bool = False,
     shuffle: int | None = None,
 ) -> tuple[RunFolder, int]:
+    from roundelay.pretraining import check
     from roundelay.train import describe
 
     job = experiment.job()
+    check(experiment)
     about = describe(experiment, job, on) | {"slow": slow}
     about |= {"shuffle_ties": shuffle} if shuffle is not None else {}
     folder = RunFolder(out)
@@ -192,13 +195,13 @@ def _on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) ->
         return train_simulated(experiment, folder, shuffle=shuffle, watch=display.watch, chaos=chaos)
 
 
-def learner(runtime: Runtime, settings: dict[str, Any]) -> dict[str, Any]:
+def learner(runtime: Runtime, settings: dict[str, Any], start: dict[str, torch.Tensor] | None = None) -> dict[str, Any]:
     """Train one learner in a process of its own, with a display on the first."""
     from roundelay.cli.display import Display
     from roundelay.train import train_learner
 
     with Display(settings["minibatches"]) as display:
-        return train_learner(runtime, settings, display.watch)
+        return train_learner(runtime, settings, display.watch, start)
 
 
 def _report(result: dict[str, Any], out: Path, *, as_json: bool) -> None:
@@ -245,6 +248,7 @@ def _on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) ->
     if options["rendezvous"] is not None:
         hosts = Hosts(options["rendezvous"], options["hosts"], token=options["token"])
         hosts.parse()
+        on_one_host(experiment, out)
     elif options["hosts"] > 1:
         raise SettingsError(
             f"--hosts {options['hosts']}: also give --rendezvous HOST:PORT, an address of the first host"
@@ -290,9 +294,14 @@ def _in_world(
     total = experiment.job().budget.total
     if world.rank == 0:
         _start(experiment, out, "processes", slow=slow, as_json=as_json, resume=resume)
-    runtime = from_environment(settings, folder=None)
-    assert runtime is not None
-    result = learner(runtime, _job(experiment, out, total))
+
+    def runtime_of(part: str) -> Runtime:
+        runtime = from_environment(settings, folder=None, part=part)
+        assert runtime is not None
+        return runtime
+
+    start = pretrain_as_rank(experiment, out, runtime_of, as_json=as_json)
+    result = learner(runtime_of("run"), _job(experiment, out, total), start)
     return result if world.rank == experiment.strategy.servers else None
 
 
@@ -345,12 +354,20 @@ def _as_rank(
     from roundelay.runtimes import mpi_launch
 
     experiment = _fit_world(experiment, MPI.COMM_WORLD.size)
-    total = experiment.job().budget.total
+    total, spans, first = experiment.job().budget.total, experiment.record.spans, experiment.strategy.servers
+
+    def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
+        return [mpi_launch.run_here(entry, given, folder=place, spans=spans, slow=slow)]
+
+    def pretrain_and_train(runtime: Runtime, given: dict[str, Any]) -> dict[str, Any]:
+        pretrain(experiment, out, launch_stage, as_json=as_json or MPI.COMM_WORLD.rank != first)
+        return learner(runtime, given)
+
     result: dict[str, Any] = mpi_launch.run_here(
-        "roundelay.cli.train:learner",
+        pretrain_and_train,
         _job(experiment, out, total),
         folder=out,
-        spans=experiment.record.spans,
+        spans=spans,
         slow=slow,
         prepare=lambda: _start(
             experiment, out, "mpi", slow=slowed(_slow_cluster(slow)), as_json=as_json, resume=resume
@@ -358,4 +375,4 @@ def _as_rank(
     )
     if MPI.COMM_WORLD.rank == 0:
         write_trace(out / "record.jsonl", out / "trace.json")
-    return result if MPI.COMM_WORLD.rank == experiment.strategy.servers else None
+    return result if MPI.COMM_WORLD.rank == first else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -267,18 +268,27 @@ class ProcessRuntime:
             self.record.flush()
 
 
-def from_environment(options: Options | None = None, *, folder: Path | None = None) -> ProcessRuntime | None:
+def from_environment(
+    options: Options | None = None, *, folder: Path | None = None, part: str = "run"
+) -> ProcessRuntime | None:
     """Return the runtime of a process that torchrun or Slurm has started; ``None`` where neither has.
 
-    The world is given: a lost learner ends the attempt, with a clear error.
+    The world is given: a lost learner ends the attempt, with a clear error.  Where several runs follow each other in
+    one process, each is a ``part`` of its own.
     """
     world = environment.find()
     if world is None:
         return None
     options = options or Options()
     torch.set_num_threads(options.threads)
-    store = world.connect(options.patience_seconds)
+    store = _meet(world, options.patience_seconds).under(part)
     place = Place(world.rank, world.size, host=world.host, address=world.address)
     runtime = ProcessRuntime(store, place, options, folder=folder)
     atexit.register(runtime.stop)
     return runtime
+
+
+@functools.cache
+def _meet(world: environment.World, patience_seconds: float) -> Store:
+    """Connect to the store, or keep it, once in a process."""
+    return world.connect(patience_seconds)
