@@ -85,6 +85,17 @@ def test_files_and_folders_are_transcribed(run: Path, tmp_path: Path) -> None:
         assert transcript.words[-1].end == pytest.approx(transcript.seconds - 0.15, abs=0.06)
 
 
+def test_of_two_channels_the_first_is_heard_and_that_is_said(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said, other = (tones.say(some, np.random.default_rng(3)) for some in (["MA", "SEE"], ["ME", "ME", "ME"]))
+    count = min(len(said), len(other))
+    soundfile.write(tmp_path / "call.wav", np.stack([said[:count], other[:count]], 1), tones.RATE)
+    (found,) = transcribe(run, [tmp_path / "call.wav"], language="flat", settings=FIXED)
+    assert found.text == "MA SEE"
+    assert "call.wav: 2 channels; only the first is transcribed" in caplog.text
+
+
 def test_a_long_file_is_transcribed_as_a_short_one(run: Path, tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     said = [[str(word) for word in random.choice(sorted(tones.LEXICON), size=3)] for _ in range(12)]

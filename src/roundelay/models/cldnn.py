@@ -98,7 +98,7 @@ class CLDNN(AcousticModel):
         reach = settings.window // 2 + 1  # frames that both convolutions use up on either side
         self.inputs, self.outputs, self.stride = inputs, outputs, settings.stride
         self.left, self.right = settings.left + reach, settings.right + reach
-        self.maps, self.bands, self.pool, self.reach = settings.maps, settings.bands, settings.pool, reach
+        self.maps, self.pool, self.reach = settings.maps, settings.pool, reach
         self.bands = settings.bands or inputs // settings.maps
         self.first = nn.Conv2d(settings.maps, settings.filters, settings.window)
         self.second = nn.Conv2d(settings.filters, settings.filters, (3, settings.narrow))

@@ -82,7 +82,7 @@ def _look(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"{path}: not a file")
     if size == 0:
-        raise DataError(f"{path}: empty audio file (0 bytes)")
+        raise DataError(f"{path}: empty audio file (0 bytes); leave it out")
     if path.suffix.lower() == ".raw":
         raise DataError(f"{path}: raw samples have no header; convert them to wav or flac")
 
@@ -122,7 +122,7 @@ def _checked(path: Path, source: Any) -> Info:
             f"{path}: the header gives a rate of {found.rate} Hz; {_LOWEST_RATE} to {_HIGHEST_RATE} would do"
         )
     if found.frames <= 0 or found.frames >= 1 << 40:
-        raise DataError(f"{path}: no samples in it")
+        raise DataError(f"{path}: no samples in it; leave it out")
     return found
 
 

@@ -6,6 +6,7 @@ pause that both heard, and the second from there on.
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from roundelay.speech.recogniser import Plan, Recognised, recognise
 from roundelay.speech.remake import remake
 from roundelay.speech.workers import Workers
 
+_log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 SUFFIXES = (".flac", ".mp3", ".ogg", ".sph", ".wav")
 PAUSE = 0.5
@@ -138,10 +140,12 @@ def transcribe(
 
 
 def _seconds(bundle: Bundle, file: Path) -> float:
-    """Return a file's length; refuse one without a frame."""
+    """Return a file's length; refuse one without a frame, and say what is not listened to."""
     info, settings = audio.info(file), bundle.feature_settings
     if num_frames(int(info.seconds * settings.rate), settings) < 1:
         raise DataError(f"{file}: {info.seconds:.3f} s of audio; a frame alone takes {settings.frame_length_seconds} s")
+    if info.channels > 1:
+        _log.warning("%s: %d channels; only the first is transcribed", file, info.channels)
     return info.seconds
 
 
