@@ -19,7 +19,7 @@ from roundelay.runtimes.membership import Membership, announce_over, bury, curre
 from roundelay.runtimes.processes import Options
 from roundelay.runtimes.store import Store, connect_store, keep_store
 
-MINIBATCHES = 160
+MINIBATCHES = 320  # at least 0.64 s: every kill comes before the end
 STALL_SECONDS = 2.0  # generous: the machine may be busy; the figures are printed
 
 
