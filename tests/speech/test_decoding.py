@@ -219,6 +219,19 @@ def test_another_language_model_counts(run: Path, tmp_path: Path) -> None:
     assert {word for item in found.utterances for word in item.words} == {"MA"}
 
 
+def test_words_that_are_said_and_cannot_be_recognised_are_named(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "one.txt").write_text("MA M AA\n")
+    decode_run(run, None, "test", settings=replace(FIXED, lexicon=tmp_path / "one.txt"))
+    assert "words are not in the lexicon, so they count as errors: AS" in caplog.text
+    caplog.clear()
+    decode_run(run, None, "test", language="flat", settings=FIXED)
+    assert "not in the lexicon" not in caplog.text
+    with pytest.raises(DataError, match="no weights chosen there for one-flat"):
+        decode_run(run, None, "test", settings=DecodeSettings(weights_of=run, lexicon=tmp_path / "one.txt"))
+
+
 def test_a_lexicon_with_a_missing_phone_is_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "lexicon.txt").write_text("MA M AA\nZOO Z UW\n")
     with pytest.raises(DataError, match=r"'ZOO' has the phone 'Z', .* not trained on; write it with AA IY M S"):

@@ -219,6 +219,12 @@ def test_a_graph_that_does_not_fit_is_named() -> None:
         check_fit(graph, 14, "G")
 
 
+@pytest.mark.parametrize("name", ["scale", "penalty", "prior"])
+def test_weights_are_finite(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} must be finite, not inf"):
+        Weights(**{name: float("inf")})
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(SettingsError, match="scale must be above 0"):
         Weights(scale=0)

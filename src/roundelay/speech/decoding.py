@@ -85,6 +85,7 @@ def decode_run(
         ) as material:
             if split in trained_on(bundle) and material.digest == bundle.digest:
                 _log.warning("%s: trained on %s; its error rate says little", run, split)
+            _name_unknown(material, grammar)
             tuned = choose_weights(bundle, grammar, settings, data, progress)
             plan = Plan(
                 run, grammar, (tuned.weights,), settings.pruning, times=True, nbest=settings.nbest, priors=tuned.priors
@@ -97,6 +98,17 @@ def decode_run(
                     )
                 )  # fmt: skip
             return _finish(run, data, material, plan, tuned, found)
+
+
+def _name_unknown(material: Material, grammar: Grammar) -> None:
+    """Name words that are said and cannot be recognised: they count as errors."""
+    known = set(grammar.words())
+    unknown = [word for words in material.transcripts.values() for word in words if word not in known]
+    if unknown:
+        some = " ".join(sorted(set(unknown))[:8])
+        _log.warning(
+            "%s: %d words are not in the lexicon, so they count as errors: %s", material.name, len(unknown), some
+        )
 
 
 def _own_data(bundle: Bundle) -> Path:
@@ -138,7 +150,8 @@ def choose_weights(
 
 
 def _weights_of(run: Path, grammar: Grammar) -> Tuned:
-    found = cached(run, own_grammar(Bundle.open(run), grammar.name))
+    other = Bundle.open(run)
+    found = cached(run, own_grammar(other, grammar.name)) if grammar.name in other.languages else None
     if found is None:
         raise DataError(f"{run}: no weights chosen there for {grammar.name}; decode with it first")
     return found

@@ -36,8 +36,11 @@ class Weights:
     """Exponent of the senones' priors that the posteriors are divided by."""
 
     def __post_init__(self) -> None:
-        if not self.scale > 0 or not math.isfinite(self.scale):
+        if not self.scale > 0:
             raise SettingsError(f"scale must be above 0, not {self.scale:g}")
+        for name in ("scale", "penalty", "prior"):
+            if not math.isfinite(getattr(self, name)):
+                raise SettingsError(f"{name} must be finite, not {getattr(self, name):g}")
 
 
 @dataclass(frozen=True)
