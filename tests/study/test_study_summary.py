@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from roundelay.errors import CheckpointError
-from roundelay.study.statistics import chance, compare_times, spread
+from roundelay.study.schema import Point
+from roundelay.study.statistics import chance, compare_times, settled, spread
 from roundelay.study.summary import summarise
 from study_files import fake_cell, plan_cell, write_folder
 
@@ -164,6 +165,38 @@ def test_spreads_count_misses_as_larger_than_anything() -> None:
     assert spread([2.0, 1.0])["median"] == 1.5
     assert spread([2.0, None])["median"] is None
     assert spread([])["median"] is None
+
+
+def test_a_trial_is_judged_by_more_than_its_last_evaluation() -> None:
+    def points(*errors: float) -> list[Point]:
+        return [{"frames": 0.0, "minibatch": k, "seconds": 0.0, "scores": {"error": e}} for k, e in enumerate(errors)]
+
+    assert settled(points(0.9, 0.5, 0.4, 0.3, 0.2, 0.4), "error") == pytest.approx(0.3)
+    assert settled(points(0.9, 0.5, 0.4, 0.2), "error") == pytest.approx(0.3)
+    assert settled(points(0.9, 0.4, 0.2), "error") == 0.2
+    assert settled(points(0.9, 0.5, 0.4, 0.3, 0.2, 0.4), "error", last=1) == 0.4
+    assert settled(points(0.9), "loss") is None
+
+
+def test_what_was_tried_and_chosen(tmp_path: Path) -> None:
+    def trial(rate: float) -> dict[str, Any]:
+        return plan_cell("bmuf", 4, 0, trial=True, rate=rate) | {"name": f"bmuf-4-trial-{rate:g}"}
+
+    cells = [*map(trial, (0.1, 0.2, 0.4, 0.8)), plan_cell("bmuf", 4, 1, rate=None)]
+    write_folder(tmp_path, cells)
+    for cell, errors in zip(cells, ([0.6, 0.5], [0.5, 0.5, 0.3, 0.1], [0.5, 0.1, 0.1, 0.15], [0.2]), strict=False):
+        fake_cell(tmp_path, cell, errors)
+    spoilt = tmp_path / "runs" / "bmuf-4-trial-0.8" / "cell.json"
+    spoilt.write_text(json.dumps(cells[3] | {"status": "diverged", "error": "the loss is nan", "scores": {}}))
+    about = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps(about | {"tuning": {"rates": [1, 2], "evaluations": 3}}))
+    summary = summarise(tmp_path)
+    (trials,) = summary["trials"]
+    assert trials["scores"] == [0.5, pytest.approx(0.2), pytest.approx(0.125), None]
+    assert (trials["statuses"][3], trials["chosen"], trials["at_edge"]) == ("diverged", 0.4, False)
+    assert any("the mean of its last 3 evaluations" in note for note in summary["notes"])
+    fake_cell(tmp_path, cells[4] | {"rate": 0.2}, [0.4, 0.1])
+    assert summarise(tmp_path)["trials"][0]["chosen"] == 0.2  # as it was run
 
 
 def test_certainty() -> None:

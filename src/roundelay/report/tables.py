@@ -223,6 +223,10 @@ def _run(cell: Cell, names: list[str], problems: list[str]) -> Line:
     )
 
 
+def _scoreless(status: str) -> str:
+    return status if status != "done" else "no score"
+
+
 def trials(board: Board) -> Iterator[Table]:
     """Make the table of what was tried before the runs that count."""
     found = board.summary["trials"]
@@ -232,8 +236,8 @@ def trials(board: Board) -> Iterator[Table]:
     lines = []
     for trial in found:
         tried = "; ".join(
-            f"{words.number(rate)}: {words.amount(score, value) if value is not None else 'no score'}"
-            for rate, value in zip(trial["rates"], trial["scores"], strict=False)
+            f"{words.number(rate)}: {words.amount(score, value) if value is not None else _scoreless(status)}"
+            for rate, value, status in zip(trial["rates"], trial["scores"], trial["statuses"], strict=True)
         )
         edge = "at the edge of the grid: a wider one might do better" if trial["at_edge"] else ""
         items = [

@@ -17,6 +17,7 @@ from roundelay.reading import read_object
 from roundelay.run import versions, write_atomically
 from roundelay.study.matrix import Cell, Matrix, describe
 from roundelay.study.settings import Study
+from roundelay.study.statistics import LAST
 
 __all__ = ["StudyFolder"]
 
@@ -48,7 +49,7 @@ class StudyFolder:
             "budget": {"frames": matrix.frames},
             "baseline": matrix.baseline,
             "blocks": study.blocks,
-            "tuning": config.plain(study.tuning),
+            "tuning": config.plain(study.tuning) | {"evaluations": LAST},
             "strategies": list(dict.fromkeys(cell.strategy for cell in matrix.cells)),
             "cells": [describe(cell) for cell in [*matrix.trials, *matrix.cells]],
         }

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import selectors
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from roundelay.errors import SettingsError
+from roundelay.report.details import read_details
 from roundelay.study.folder import StudyFolder
 from roundelay.study.matrix import Cell, Matrix, expand
 from roundelay.study.settings import Study
+from roundelay.study.statistics import settled
 from roundelay.study.worker import conclude
 
 __all__ = ["Scheduler", "Watcher", "choose_rate"]
@@ -42,14 +43,10 @@ class Watcher(Protocol):
         """Hear that it is computed, whatever came of it."""
 
 
-def choose_rate(trials: Sequence[Cell], outcomes: Sequence[Outcome], score: str) -> float:
-    """Return the rate of the best trial on dev; the lowest rate where all have failed, to be seen failing."""
-    best, chosen = math.inf, min(trial.rate or 0.0 for trial in trials)
-    for trial, outcome in zip(trials, outcomes, strict=True):
-        value = outcome["scores"].get(score, math.inf) if outcome["status"] == "done" else math.inf
-        if value < best:
-            best, chosen = value, trial.rate or 0.0
-    return chosen
+def choose_rate(scores: Mapping[float, float | None]) -> float:
+    """Return the rate with the best score; the lowest rate where all have failed, to be seen failing."""
+    known = [(score, rate) for rate, score in scores.items() if score is not None]
+    return min(known)[1] if known else min(scores)
 
 
 class Scheduler:
@@ -65,6 +62,7 @@ class Scheduler:
         self._waiting: list[Cell] = []  # for their trials
         self._ready: list[Cell] = []
         self._trials: dict[str, list[Cell]] = {}
+        self._rates: dict[str, float] = {}
         for trial in self.matrix.trials:
             self._trials.setdefault(trial.base, []).append(trial)
 
@@ -113,10 +111,25 @@ class Scheduler:
             elif cell.rate is not None:
                 self._take(cell)
             else:
-                found = [self.outcomes[trial.name] for trial in trials]
-                self._take(cell.at(choose_rate(trials, found, self.study.target.score)))
+                if cell.base not in self._rates:
+                    self._rates[cell.base] = self._choose(cell.base, trials)
+                self._take(cell.at(self._rates[cell.base]))
         # By seed, so that a study that is stopped has seen all strategies alike.
         self._ready.sort(key=lambda cell: (cell.on == "processes", not cell.trial, cell.seed))
+
+    def _choose(self, base: str, trials: Sequence[Cell]) -> float:
+        """Return the rate that a seed was computed with before, so that all have one; else that of the best trial."""
+        seeds = [cell for cell in self.matrix.cells if cell.base == base]
+        rates = {trial.rate or 0.0: trial.name for trial in trials}
+        for rate in rates if not self.retry else []:
+            if any(self.folder.outcome(cell.at(rate)) is not None for cell in seeds):
+                return rate
+        return choose_rate({rate: self._score(name) for rate, name in rates.items()})
+
+    def _score(self, trial: str) -> float | None:
+        if self.outcomes[trial]["status"] != "done":
+            return None
+        return settled(read_details(self.folder.run(trial)).points, self.study.target.score)
 
     def _start(self, crew: _Crew) -> None:
         """Give work to whoever has none.  A cell on processes is measured by the wall clock: it runs alone."""

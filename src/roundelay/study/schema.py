@@ -167,7 +167,9 @@ class Trials(TypedDict):
     learners: int
     rates: list[float]
     scores: list[float | None]
-    """The target's score of each trial on dev; ``None``: diverged, failed or not done."""
+    """The target's score of each trial on dev, that it was chosen by; ``None``: diverged, failed or not done."""
+    statuses: list[str]
+    """What became of each trial, as of a cell."""
     cells: list[str]
     chosen: float | None
     at_edge: bool

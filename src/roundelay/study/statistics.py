@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from roundelay.study.schema import Certainty, Spread
+from roundelay.study.schema import Certainty, Point, Spread
 
-__all__ = ["better", "chance", "compare_times", "spread"]
+__all__ = ["LAST", "better", "chance", "compare_times", "settled", "spread"]
 
 FEWEST = 3  # seeds from which ranges say something
+LAST = 3  # evaluations that a trial is judged by: a single one goes up and down by chance
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -21,6 +22,15 @@ def spread(values: Sequence[float | None]) -> Spread:
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     low, median, high = (value if math.isfinite(value) else None for value in (ordered[0], middle, ordered[-1]))
     return {"median": median, "low": low, "high": high, "values": list(values)}
+
+
+def settled(points: Sequence[Point], score: str, last: int = LAST) -> float | None:
+    """Return the mean of a score over the last so many evaluations, of no more than half of all."""
+    values = [point["scores"][score] for point in points if score in point["scores"]]
+    if not values:
+        return None
+    end = values[-max(1, min(last, len(values) // 2)) :]
+    return math.fsum(end) / len(end)
 
 
 def better(one: float | None, other: float | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from roundelay.report.details import Details, read_details
 from roundelay.study.answer import answer_group, answer_study
 from roundelay.study.reading import read_cell
 from roundelay.study.schema import Answer, Cell, Group, Key, Profile, Row, Spread, Summary, Target, Trials
-from roundelay.study.statistics import better, spread
+from roundelay.study.statistics import better, settled, spread
 
 __all__ = ["make_groups", "make_row", "speed_up", "summarise", "summarise_study"]
 
+Like = tuple[str, str, str, str, int]
+"""What is equal for all seeds and trials of a strategy."""
 FACTORS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
 NO_ANSWER: Answer = {
     "headline": "", "sentences": [], "changes": [], "certainty": "none", "winner": None, "runner_up": None,
@@ -48,7 +50,9 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
     for row in rows:
         if _where(row) in ones:
             speed_up(row, ones[_where(row)])
-    trials = [_trials(alike, target) for alike in _alike(cell for cell in cells if cell["trial"])]
+    last = about.get("tuning", {}).get("evaluations", 1)  # of a study that was made before, the last one counted
+    used = {_like(cell): cell["rate"] for cell in cells if not cell["trial"] and cell["rate"] is not None}
+    trials = [_trials(alike, target, last, used) for alike in _alike(cell for cell in cells if cell["trial"])]
     groups = make_groups(rows)
     for group in groups:
         one = ones.get(_where(group["rows"][0]))
@@ -82,11 +86,14 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
 
 def _alike(cells: Iterable[Cell]) -> list[list[Cell]]:
     """Put cells together that differ by no more than their seed, or their rate."""
-    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    groups: dict[Like, list[Cell]] = {}
     for cell in cells:
-        key = (cell["strategy"], cell["on"], cell["cluster"], cell["model"], cell["learners"])
-        groups.setdefault(key, []).append(cell)
+        groups.setdefault(_like(cell), []).append(cell)
     return list(groups.values())
+
+
+def _like(cell: Cell) -> Like:
+    return cell["strategy"], cell["on"], cell["cluster"], cell["model"], cell["learners"]
 
 
 def make_row(cells: list[Cell], score: str) -> Row:
@@ -178,13 +185,13 @@ def _rank(rows: list[Row]) -> None:
         row["rank"] = 1 + sum(better(other["time"]["median"], row["time"]["median"]) for other in ranked)
 
 
-def _trials(cells: list[Cell], target: Target) -> Trials:
+def _trials(cells: list[Cell], target: Target, last: int, used: Mapping[Like, float | None]) -> Trials:
     cells = sorted(cells, key=lambda cell: cell["rate"] or 0.0)
-    first = cells[0]
-    scores = [cell["scores"].get(target["score"]) for cell in cells]
+    first, name = cells[0], target["score"]
+    scores = [settled(cell["curve"], name, last) if cell["status"] == "done" else None for cell in cells]
     rates = [cell["rate"] or 0.0 for cell in cells]
     known = [(score, rate) for score, rate in zip(scores, rates, strict=True) if score is not None]
-    chosen = min(known)[1] if known else min(rates)
+    chosen = used.get(_like(first)) or (min(known)[1] if known else min(rates))
     return {
         "strategy": first["strategy"],
         "on": first["on"],
@@ -193,6 +200,7 @@ def _trials(cells: list[Cell], target: Target) -> Trials:
         "learners": first["learners"],
         "rates": rates,
         "scores": scores,
+        "statuses": [cell["status"] for cell in cells],
         "cells": [cell["name"] for cell in cells],
         "chosen": chosen,
         "at_edge": len(rates) > 2 and chosen in (rates[0], rates[-1]),
@@ -220,6 +228,10 @@ def _profiles(groups: list[Group], clock: str) -> list[Profile]:
     return sorted(profiles, key=lambda profile: -profile["area"])
 
 
+def _by(last: int) -> str:
+    return f" in the mean of its last {last} evaluations (never more than half of them)" if last > 1 else ""
+
+
 def _notes(about: dict[str, Any], cells: list[Cell]) -> list[str]:
     tuning, target = about.get("tuning", {}), about["target"]
     notes = [
@@ -233,7 +245,7 @@ def _notes(about: dict[str, Any], cells: list[Cell]) -> list[str]:
         notes.append(
             f"Each strategy had {len(tuning['rates'])} trials for each number of learners, of "
             f"{100 * tuning.get('share', 1.0):g} % of the budget, with a seed that does not count; the rate with the "
-            f"best {target['score']} on dev was taken."
+            f"best {target['score']} on dev{_by(tuning.get('evaluations', 1))} was taken."
         )
     if any(cell["regime"] for cell in cells):
         notes.append(f"Cells in whose budget {about.get('blocks', 20)} x N blocks do not fit are shown and not ranked.")
