@@ -118,7 +118,8 @@ def simulate(strategy: str, seed: int) -> Result:
     told = schedules.check(strategy, seed)
     again = sum(told.counts.values()) - len(told.counts)
     figures = {"fired": told.fired, "joined": told.count("joined"), "again": again, "minibatches": len(told.counts)}
-    return figures | {"most": max(told.counts.values()), "ok": True}
+    figures |= {"most": max(told.counts.values()), "lost": len(told.books.lost), "traceless": len(told.traceless)}
+    return figures | {"ok": True}
 
 
 def _on_processes(strategy: str, wanted: list[Fault], options: Options, rejoins: int = 0) -> Result:

@@ -143,13 +143,16 @@ def _schedules(parts: dict[str, list[Result]]) -> str:
     rows = []
     for strategy, results in _by_strategy(parts["simulate"]).items():
         told = [result for result in results if "fired" in result]
-        thrice = sum(result["most"] > 2 for result in told)
         share = 100 * sum(result["again"] for result in told) / max(1, sum(result["minibatches"] for result in told))
         rows.append([
-            strategy, str(len(results)), _went_wrong(results), str(sum(result["fired"] for result in told)),
-            str(sum(result["joined"] for result in told)), f"{share:.1f} %", str(thrice),
+            strategy, str(len(results)), _went_wrong(results),
+            *(str(sum(result[name] for result in told)) for name in ("fired", "lost", "joined", "minibatches")),
+            f"{share:.1f} %", _again(told), str(sum(result["traceless"] for result in told)),
         ])  # fmt: skip
-    head = ("strategy", "schedules", "failed", "faults", "joined", "trained again", "with one trained three times")
+    head = (
+        "strategy", "schedules", "failed", "faults", "losses", "joined", "minibatches", "trained again",
+        "trained at most", "in nobody's weights, several being lost",
+    )  # fmt: skip
     title = "### Seeded schedules of faults in the simulator"
     return f"{title}\n\n{_table(head, rows)}" if rows else ""
 

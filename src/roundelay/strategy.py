@@ -38,6 +38,8 @@ class Strategy:
     """Whether mixing keeps the sum of all weights, so that only `Learner.descend` moves their mean."""
     whole: ClassVar[bool] = False
     """Whether weights change only after a step's last await, and by nobody else: no snapshot is needed to undo it."""
+    mends: ClassVar[bool] = False
+    """Whether a step that raises leaves weights that only lack its gradient: what it served and mixed in may stay."""
     remark: str = ""
     """In what other form it goes on, where its settings do not fit the learners that are left; set by `setup`."""
     bucket_bytes: int = 0

@@ -148,6 +148,7 @@ class Training:
         warmup = self.stretches[min(self.stretch, len(self.stretches) - 1)].warmup
         self.acting = self.warming if warmup else self.strategy
         me.comm, me.stands_for, self.conserved = self.world, 1, None
+        self.ledger.lasting = self.acting.mends or servers > 0  # servers take no steps
         if servers and warmup:
             me.comm = self.world.split([range(servers), range(servers, self.world.size)])
         me.alias(one=self.world.size == 1 or self.acting.whole)
@@ -211,9 +212,9 @@ class Training:
 
     def undo(self, lost: LearnerLost) -> None:
         """Make it so that the step which could not be finished has not happened."""
-        if self._unfinished:
+        if self._unfinished and not self.acting.mends:
             self.me.weights.copy_(self.me.seen)
-            self._unfinished = False
+        self._unfinished = False
         self.ledger.sending = False
         self._why = str(lost)
         if self._why != WELCOME:
@@ -249,7 +250,7 @@ class Training:
         me = self.me
         me.at(claim.position)
         me.frames = 0 if claim.number is None else self.task.frames(*self.budget.place(claim.number))
-        self.ledger.sending = True
+        self.ledger.open()
         self.acting.overlap(me)
         me.look()
         self._unfinished = True
@@ -258,7 +259,8 @@ class Training:
     async def end(self, claim: Claim, loss: float) -> None:
         """Let the strategy turn the gradient into the next weights."""
         await self.acting.step(self.me)
-        self._unfinished = self.ledger.sending = False
+        self._unfinished = False
+        self.ledger.close()
         if claim.number is not None:
             self.ledger.finished(claim.number)
             self.loss = loss
@@ -284,9 +286,9 @@ class Training:
         """Meet all others at the end of a stretch: evaluate, and go on from our own weights."""
         stretch = self.stretches[self.stretch]
         if not self.me.serves:
-            self.ledger.sending = True
+            self.ledger.open()
             await self.acting.rest(self.me)
-            self.ledger.sending = False
+            self.ledger.close()
         unsafe = await arrive(self)  # all have finished: no request is under way
         self.runtime.stand_still(still=True)
         wanted = stretch.evaluate and (self.task.held_out or self.me.debug)

@@ -29,6 +29,7 @@ from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
 from roundelay.training import Training
 
+TRACE = 1e-3  # of what a minibatch usually leaves
 LIMIT_SECONDS = 1000.0  # of virtual time; a run takes about three
 SETTINGS: dict[str, dict[str, Any]] = {
     "asgd-updates": {"period": 3, "rate": 1.0},
@@ -44,15 +45,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Pull(Task):
-    """Each minibatch pulls four weights towards 1; its gradient takes no time to speak of."""
+    """Each minibatch pulls three weights towards 1, and leaves a mark on one of its own, if it is one of the ``marks``.
+
+    Its gradient takes no time to speak of.
+    """
 
     nominal_frames, held_out = 4, 2
 
-    def __init__(self, per_epoch: int) -> None:
-        self.per_epoch = per_epoch
+    def __init__(self, per_epoch: int, marks: int = 0) -> None:
+        self.per_epoch, self.marks = per_epoch, marks
 
     def module(self) -> nn.Module:
-        module = nn.Linear(3, 1)
+        module = nn.Linear(3 + self.marks, 1)
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.zero_()
@@ -61,15 +65,18 @@ class Pull(Task):
     def frames(self, epoch: int, index: int) -> int:
         return 4 if index % 7 else 3
 
-    def load(self, epoch: int, index: int) -> float:
-        return 1.0
+    def load(self, epoch: int, index: int) -> int:
+        return epoch * self.per_epoch + index
 
-    def gradient(self, me: Learner, batch: float) -> float:
-        torch.sub(me.seen, batch, out=me.grad)
+    def gradient(self, me: Learner, batch: int) -> float:
+        me.grad.zero_()
+        torch.sub(me.seen[:3], 1.0, out=me.grad[:3])
+        if batch < self.marks:
+            me.grad[3 + batch] = -1.0
         return float(me.grad[:3].square().sum())
 
     def score(self, module: nn.Module, index: int) -> Scores:
-        loss = sum(float((parameter - 1.0).square().sum()) for parameter in module.parameters())
+        loss = float((next(module.parameters())[0, :3] - 1.0).square().sum())
         return {"loss": loss, "frames": 1.0}
 
 
@@ -154,6 +161,8 @@ class Told:
     fired: int
     counts: Counter[int]
     books: Books
+    traceless: list[int]
+    """What left no mark in anybody's weights."""
 
     def count(self, event: str) -> int:
         return sum(line["event"] == event for line in self.events)
@@ -203,10 +212,10 @@ def draw(name: str, seed: int) -> Schedule:
     return Schedule(learners, minibatches, cluster, budget, checkpoint)
 
 
-def run(name: str, seed: int) -> Told:
-    """Train through a schedule."""
-    schedule, strategy = draw(name, seed), make_strategy(name)
-    task = Pull(max(20, schedule.minibatches // 2))
+def run(name: str, seed: int, schedule: Schedule | None = None) -> Told:
+    """Train through a schedule, by default that of the seed."""
+    schedule, strategy = schedule or draw(name, seed), make_strategy(name)
+    task = Pull(max(20, schedule.minibatches // 2), marks=schedule.minibatches)
     budget = Budget(task.per_epoch, schedule.minibatches, **schedule.budget)
     job = Job(task, strategy, budget, lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.2), debug=True)
     text, books = io.StringIO(), Books()
@@ -229,15 +238,20 @@ def run(name: str, seed: int) -> Told:
     counts = Counter(line["minibatch"] for line in events if line["event"] == "step")
     _check_agreement(outcome.finished, outcome.consensus)
     loss = float((outcome.consensus[:3] - 1.0).square().mean())
-    return Told(events, outcome.seconds, loss, len(outcome.fired), counts, books)
+    everyone = torch.stack([outcome.consensus, *(training.me.weights for training in outcome.finished)])
+    marks = everyone[:, 3 : 3 + schedule.minibatches].amax(dim=0)
+    traceless = (marks <= TRACE * marks.median()).nonzero().flatten().tolist()
+    return Told(events, outcome.seconds, loss, len(outcome.fired), counts, books, traceless)
 
 
-def check(name: str, seed: int) -> Told:
+def check(name: str, seed: int, schedule: Schedule | None = None) -> Told:
     """See that all went well: nothing hung, no minibatch was lost or trained too often, the model has learnt.
 
-    Each is trained once, and once more for each learner that was lost after training it and before it was safe.
+    Each is trained once, and once more for each learner that was lost after training it and before it was safe.  Where
+    but one was lost, all have left their marks; what is safe with another is gone where both are lost at once.
     """
-    told, schedule = run(name, seed), draw(name, seed)
+    schedule = schedule or draw(name, seed)
+    told = run(name, seed, schedule)
     missing = set(range(schedule.minibatches)) - set(told.counts)
     assert not missing, f"{name}, seed {seed}: {sorted(missing)} were never trained"
     lost = set(told.counts) - told.books.kept
@@ -245,6 +259,8 @@ def check(name: str, seed: int) -> Told:
     in_vain = told.books.in_vain
     often = [number for number, count in told.counts.items() if count > 1 + in_vain[number]]
     assert not often, f"{name}, seed {seed}: {sorted(often)} were trained more often than they were lost"
+    if len(told.books.lost) < 2:
+        assert not told.traceless, f"{name}, seed {seed}: {told.traceless} are in nobody's weights"
     assert math.isfinite(told.loss), f"{name}, seed {seed}"
     assert told.loss < 0.9, f"{name}, seed {seed}: the loss is {told.loss}"
     return told

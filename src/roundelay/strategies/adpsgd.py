@@ -34,6 +34,7 @@ class ADPSGD(Asynchronous):
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
     conserves: ClassVar[bool] = True
+    mends: ClassVar[bool] = True
 
     topology: Literal["ring", "random-ring", "complete"] = "ring"
     seed: int = 0  # of the random ring

@@ -28,6 +28,7 @@ class PairwiseADPSGD(Asynchronous):
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
     conserves: ClassVar[bool] = True
+    mends: ClassVar[bool] = True
 
     def check(self, size: int) -> None:
         if size > 1:

@@ -24,6 +24,7 @@ class SynchronousEASGD(EASGD):
     """
 
     state: ClassVar[tuple[str, ...]] = (*EASGD.state, "centre")
+    shared: ClassVar[tuple[str, ...]] = ("centre",)
     servers = 0
 
     @property
@@ -44,6 +45,11 @@ class SynchronousEASGD(EASGD):
         super().setup(me)
         self.centre = me.weights.clone()
         self.beta = me.comm.size * self.alpha
+
+    def regroup(self, me: Learner) -> None:
+        centre = self.centre  # which has what lost learners had trained
+        self.setup(me)
+        self.centre = centre
 
     def pull(self, me: Learner) -> Awaitable[Tensor]:
         self.difference = self.alpha * (me.weights - self.centre)
