@@ -97,7 +97,7 @@ def test_what_went_wrong_is_kept_and_marked(tmp_path: Path) -> None:
     assert summary["missing"] == ["later-4-seed-1"]
     assert not summary["complete"]
     said = " ".join(summary["answer"]["sentences"])
-    assert said.startswith("1 cells have not been computed yet")
+    assert said.startswith("1 cell has not been computed yet")
     assert "Runs that diverged or failed: fast (1)." in said
     rows = {row["strategy"]: row for row in summary["rows"] if row["learners"] == 4}
     assert rows["fast"]["statuses"] == {"diverged": 1, "interrupted": 1, "done": 1}

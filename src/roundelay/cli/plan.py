@@ -10,9 +10,10 @@ import click
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.planning.convergence import Needed, Target, parse_target, read_convergence
+from roundelay.planning.convergence import Needed, parse_target, read_convergence
 from roundelay.planning.profiles import PROFILES, find_cluster, profile_names
 from roundelay.runtimes.cluster import Cluster
+from roundelay.study.schema import Target
 
 __all__ = ["command"]
 

@@ -15,12 +15,13 @@ from rich.table import Table
 from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
-from roundelay.planning.convergence import Needed, Target
+from roundelay.planning.convergence import Needed
 from roundelay.planning.plan import PAPERS, Effect, Plan, make_plan, moved, sensitivity
 from roundelay.planning.words import answer, say_effect, say_factor
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
+from roundelay.study.schema import Target
 
 __all__ = ["choose", "make", "plain", "show"]
 
@@ -76,7 +77,7 @@ def plain(
     return {
         "cluster": config.plain(cluster),
         "by": plans[0].by,
-        "target": dataclasses.asdict(target) if target is not None else None,
+        "target": target,
         "record": {name: dataclasses.asdict(each) for name, each in (needed or {}).items()},
         "assumptions": assumed,
         "plans": [
@@ -122,7 +123,7 @@ def show(
         for name, why in plan.skipped.items():
             console.print(f"{name}: not planned, {why}", soft_wrap=True)
     if target is not None:
-        console.print(f"\nTarget: {target.score} at most {target.value:g}, frames as recorded", soft_wrap=True)
+        console.print(f"\nTarget: {target['score']} at most {target['value']:g}, frames as recorded", soft_wrap=True)
         for line in _recorded(needed or {}, plans[-1].learners):
             console.print(f"- {line}", soft_wrap=True)
     console.print("\nAssumptions", style="bold")

@@ -10,8 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from roundelay.errors import SettingsError
-from roundelay.study.schema import Target
+from roundelay.planning.convergence import parse_target
 
 __all__ = ["command"]
 
@@ -50,7 +49,7 @@ def command(
         page = write_report(
             list(folders),
             out,
-            target=_target(target),
+            target=parse_target(target) if target is not None else None,
             figures=figures,
             watch=lambda doing: status.update(Text(doing, overflow="ellipsis", no_wrap=True)),
         )
@@ -61,13 +60,3 @@ def command(
         return
     print(summary["answer"]["headline"], file=sys.stderr)
     print(page)
-
-
-def _target(given: str | None) -> Target | None:
-    if given is None:
-        return None
-    name, _, value = given.partition("=")
-    try:
-        return Target(score=name.strip(), value=float(value))
-    except ValueError:
-        raise SettingsError(f"--target {given}: expected SCORE=VALUE, as in --target loss=0.2") from None

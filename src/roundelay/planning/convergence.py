@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,17 +10,11 @@ from pathlib import Path
 
 from roundelay import config
 from roundelay.errors import DataError, SettingsError
-from roundelay.reading import read_object
+from roundelay.reading import read_object, record_files
+from roundelay.report.details import Details, read_details
+from roundelay.study.schema import Target
 
-__all__ = ["Needed", "Target", "parse_target", "read_convergence"]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A score that is to be reached: at most ``value``."""
-
-    score: str
-    value: float
+__all__ = ["Needed", "parse_target", "read_convergence"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +30,14 @@ class Needed:
 
 def parse_target(text: str) -> Target:
     """Read ``score=value``."""
-    score, equals, value = text.partition("=")
+    score, _, value = text.partition("=")
     try:
-        return Target(score.strip(), float(value))
+        number = float(value)
     except ValueError:
-        wrong = text if equals else f"{text} has no value"
-        raise SettingsError(f"--target {wrong}: expected SCORE=VALUE, as in --target loss=1.2") from None
+        number = math.nan
+    if not score.strip() or not math.isfinite(number):
+        raise SettingsError(f"--target {text}: expected SCORE=VALUE, as in --target loss=1.2")
+    return Target(score=score.strip(), value=number)
 
 
 def read_convergence(folder: Path, target: Target | None) -> tuple[Target, dict[str, Needed]]:
@@ -53,10 +49,15 @@ def read_convergence(folder: Path, target: Target | None) -> tuple[Target, dict[
     if target is None:
         raise SettingsError(f"{folder} names no target; give one, as in --target loss=1.2")
     found: dict[str, list[tuple[float | None, int]]] = {}
+    scores: set[str] = set()
     for run in runs:
-        table = config.read(run / "settings.toml")
+        table, details = config.read(run / "settings.toml"), read_details(run)
+        scores.update(*(point["scores"] for point in details.points))
         name = str(table.get("strategy", {}).get("name", "synchronous"))
-        found.setdefault(name, []).append((_frames_to(run, target), int(table.get("learners", 1))))
+        found.setdefault(name, []).append((_frames_to(details, target), int(table.get("learners", 1))))
+    if target["score"] not in scores:
+        known = ", ".join(sorted(scores)) or "none"
+        raise DataError(f"{folder}: no evaluation has the score {target['score']!r}; there are: {known}")
     return target, {name: _needed(each) for name, each in found.items()}
 
 
@@ -74,31 +75,18 @@ def _needed(runs: list[tuple[float | None, int]]) -> Needed:
 def _runs(folder: Path) -> Iterator[Path]:
     for run in [folder, *sorted((folder / "runs").glob("*"))]:
         cell = read_object(run / "cell.json")
-        if (run / "record.jsonl").exists() and (run / "settings.toml").exists() and not cell.get("trial", False):
+        if record_files(run) and (run / "settings.toml").exists() and not cell.get("trial", False):
             yield run
 
 
 def _target_of(folder: Path) -> Target | None:
     found = read_object(folder / "study.json").get("target")
-    return Target(str(found["score"]), float(found["value"])) if isinstance(found, dict) else None
+    return Target(score=str(found["score"]), value=float(found["value"])) if isinstance(found, dict) else None
 
 
-def _frames_to(run: Path, target: Target) -> float | None:
+def _frames_to(details: Details, target: Target) -> float | None:
     """Return how many frames the whole cluster had trained when the target was first seen to be reached."""
-    frames, scores = 0.0, set()
-    with (run / "record.jsonl").open(encoding="utf-8") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue  # a killed learner's unfinished line
-            if event.get("event") == "step":
-                frames += event.get("frames", 0)
-            elif event.get("event") == "evaluate" and "seconds" not in event:
-                scores |= set(event)
-                if event.get(target.score, float("inf")) <= target.value:
-                    return frames
-    if target.score not in scores:
-        known = ", ".join(sorted(scores - {"event", "who", "clock", "time", "minibatch", "epoch"})) or "none"
-        raise DataError(f"{run}: no evaluation has the score {target.score!r}; there are: {known}")
-    return None
+    if details.diverged or read_object(details.folder / "cell.json").get("status", "done") != "done":
+        return None  # what ends badly has not brought a model
+    hits = (p for p in details.points if p["scores"].get(target["score"], math.inf) <= target["value"])
+    return next((point["frames"] for point in hits), None)

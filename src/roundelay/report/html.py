@@ -26,9 +26,9 @@ __all__ = ["Section", "embed", "render"]
 
 SCRIPTS = ("core.js", "zoom.js", "lines.js", "rows.js", "timeline.js", "page.js")
 CERTAIN = {
-    "clear": "Clear: seeds agree",
-    "likely": "Likely: most seeds agree",
-    "open": "Open: too close to call",
+    "clear": "Clear: ranges over seeds do not touch",
+    "likely": "Likely: every seed agrees",
+    "open": "Open: too close, or too few seeds, to call",
     "none": "",
 }
 KINDS = {"compute": "computing", "communicate": "communicating", "wait": "waiting", "serve": "serving others"}
@@ -263,7 +263,8 @@ def _notes(board: Board) -> str:
     notes = [
         *board.summary["notes"],
         "Virtual time is the simulator's, wall time is a clock's; no table column, axis or ranking has both.",
-        "Frames count what all learners trained together. Evaluations are left out of all times.",
+        "Frames count what all learners trained together. Evaluations are left out of all times; waiting for the last "
+        "learner to arrive at one is not, so a straggler costs every strategy a little at each of them.",
         "Waiting is for others, communicating is the transfer itself; serving goes on beside computing.",
     ]
     target = board.target

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from roundelay.report import words
 from roundelay.report.board import Board
@@ -11,7 +12,7 @@ from roundelay.report.details import straggler
 from roundelay.report.learning import ordered, spread_point, why_not
 from roundelay.report.spec import Axis, Figure, Rule, Series, Style
 from roundelay.report.thinning import significant
-from roundelay.study.schema import Row
+from roundelay.study.schema import Row, Spread
 
 __all__ = ["profiles", "resilience", "speed", "traffic"]
 
@@ -138,38 +139,47 @@ def traffic(board: Board) -> Iterator[Figure]:
 
 
 def resilience(board: Board) -> Iterator[Figure]:
-    """Make the figures of throughput and loss against how slow the straggler is, where that was varied."""
+    """Make the figures of time to target, throughput and loss against how slow the straggler is, if that was varied."""
     for clock in board.clocks:
         rows = [
             row for row in board.rows if row["clock"] == clock and row["learners"] > 1 and row["statuses"].get("done")
         ]
-        slowness = {row["cells"][0]: _slowness(board, row) for row in rows if row["cells"]}
-        if len(set(slowness.values())) < 2:
-            continue
-        for name, title, axis in (
+        for name, title, axis, spread_of in (
+            ("target", f"Time to target against the straggler, {clock} time",
+             Axis(f"{clock} time to target", "s", zero=True), lambda row: row["time"] if board.target else None),
             ("throughput", f"Throughput against the straggler, {clock} time",
-             Axis(f"frames a second of {clock} time", zero=True)),
-            ("loss", "Held-out loss against the straggler", Axis("held-out loss")),
+             Axis(f"frames a second of {clock} time", zero=True), lambda row: row["frames_per_second"]),
+            ("loss", "Held-out loss against the straggler", Axis("held-out loss"),
+             lambda row: row["scores"].get("loss")),
         ):  # fmt: skip
-            lines: dict[tuple[str, int], list[list[float]]] = {}
-            for row in rows:
-                spread = row["frames_per_second"] if name == "throughput" else row["scores"].get("loss")
-                for value, low, high in spread_point(spread):
-                    point = [slowness[row["cells"][0]], value, low, high]
-                    lines.setdefault((row["strategy"], row["learners"]), []).append(point)
             yield Figure(
                 f"straggler-{name}-{clock}", title,
-                "How many times slower than the others one learner is; 1 means that there is no straggler.",
+                "How many times slower than the others one learner is, at worst; 1 means that there is no straggler.",
                 "lines", Axis("slowness of the straggler", "times", "log"), axis,
-                [_slow_line(board, rows, strategy, own, points) for (strategy, own), points in lines.items()
-                 if len({point[0] for point in points}) > 1],
-                clock=clock if name == "throughput" else "",
+                list(_against_slowness(board, rows, spread_of)), clock=clock if name != "loss" else "",
             )  # fmt: skip
 
 
-def _slow_line(board: Board, rows: list[Row], strategy: str, learners: int, points: list[list[float]]) -> Series:
-    row = next(row for row in rows if row["strategy"] == strategy and row["learners"] == learners)
-    return Series(board.style(row, words.learners(learners)), strategy, sorted(points))
+def _against_slowness(board: Board, rows: list[Row], spread_of: Callable[[Row], Spread | None]) -> Iterator[Series]:
+    """Make a line for each strategy and number of learners on clusters that differ by their straggler only."""
+    lines: dict[tuple[str, str, int], list[Row]] = {}
+    for row in rows:
+        lines.setdefault((_but_for_straggler(board, row), row["strategy"], row["learners"]), []).append(row)
+    several = len({kind for kind, _, _ in lines}) > 1
+    for (_, strategy, learners), own in lines.items():
+        own.sort(key=lambda row: _slowness(board, row))
+        points = [[_slowness(board, row), *point] for row in own for point in spread_point(spread_of(row))]
+        if len({point[0] for point in points}) > 1:
+            facet = board.facet(own[0]) if several else words.learners(learners)
+            yield Series(board.style(own[0], facet), strategy, points)
+
+
+def _but_for_straggler(board: Board, row: Row) -> str:
+    """Tell rows apart by all but the straggler, and the name that a cluster has for its sake."""
+    settings = next((details.settings for _, details in board.runs(row)), {})
+    cluster = settings.get("cluster")
+    kept = {k: v for k, v in cluster.items() if k not in ("name", "stragglers")} if isinstance(cluster, dict) else {}
+    return json.dumps([row["on"], row["model"], kept if row["clock"] == "virtual" else {}], sort_keys=True, default=str)
 
 
 def _slowness(board: Board, row: Row) -> float:

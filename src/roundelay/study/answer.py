@@ -65,7 +65,7 @@ def answer_study(groups: Sequence[Group], target: Target, *, missing: int, budge
     whole["sentences"] = [*whole["sentences"], *others]
     if missing:
         whole["sentences"] = [
-            f"{missing} cells have not been computed yet: all of this may change.",
+            f"{missing} {'cell has' if missing == 1 else 'cells have'} not been computed yet: all of this may change.",
             *whole["sentences"],
         ]
     whole["changes"] = [*whole["changes"], f"A budget other than {budget:,.0f} frames may rank them otherwise."]
@@ -87,6 +87,11 @@ def _conditions(group: Group) -> str:
     return ", ".join(words)
 
 
+def _first_word(text: str) -> str:
+    """Begin a sentence; names in it keep their letters."""
+    return text[:1].upper() + text[1:]
+
+
 def _goal(target: Target) -> str:
     return f"{target['score']} {say_score(target['score'], target['value'])}"
 
@@ -102,7 +107,7 @@ def _ratio(first: Row, second: Row | None) -> float | None:
 
 
 def _headline(group: Group, target: Target, first: Row, second: Row | None) -> str:
-    ratio, where = _ratio(first, second), _conditions(group).capitalize()
+    ratio, where = _ratio(first, second), _first_word(_conditions(group))
     said = f"{where}: {first['strategy']} reaches {_goal(target)} first, in {_seconds(first)}"
     if second is not None and ratio is not None and ratio < ABOUT_EQUAL:
         pair = f"{first['strategy']} and {second['strategy']}"
@@ -116,7 +121,7 @@ def _headline(group: Group, target: Target, first: Row, second: Row | None) -> s
 
 def _nobody(group: Group, target: Target) -> Answer:
     best = min(group["rows"], key=lambda row: _number(row["score"]["median"]))
-    said = f"{_conditions(group).capitalize()}: no strategy that counts reached {_goal(target)} in most of its seeds"
+    said = f"{_first_word(_conditions(group))}: no strategy that counts reached {_goal(target)} in most of its seeds"
     score = best["score"]["median"]
     near = f"; the nearest is {best['strategy']} with {say_score(target['score'], score)}" if score is not None else ""
     return {
@@ -133,7 +138,7 @@ def _certainty(first: Row, second: Row | None) -> list[str]:
     sure = compare_times(first["time"], second["time"])
     wins = sum(better(a, b) for a, b in zip(first["time"]["values"], second["time"]["values"], strict=False))
     luck = chance(first["time"]["values"], second["time"]["values"])
-    odds = f"; equal ones would look so apart with probability {luck:.2f}" if luck is not None and seeds > 1 else ""
+    odds = f"; two equal ones would come out so far apart with probability {luck:.2g}" if luck and seeds > 1 else ""
     if sure == "clear":
         return [f"That is clear: over {seeds} seeds the ranges of the two do not touch{odds}."]
     if sure == "likely":
@@ -242,11 +247,15 @@ def _words(row: Row) -> float:
 
 def _short_periods(group: Group) -> list[str]:
     return [
-        f"{row['strategy']} communicated every {row['period']} steps for enough blocks to fit, where every "
-        f"{row['usual_period']} is usual: a longer budget would let it save communication."
+        f"{row['strategy']} communicated every {_steps(row['period'])} for enough blocks to fit, where every "
+        f"{_steps(row['usual_period'])} is usual: a longer budget would let it save communication."
         for row in group["rows"]
         if row["period"] and row["usual_period"] and not row["regime"] and row["period"] < row["usual_period"]
     ]
+
+
+def _steps(period: int) -> str:
+    return "step" if period == 1 else f"{period} steps"
 
 
 def _edges(group: Group, trials: Sequence[Trials]) -> list[str]:

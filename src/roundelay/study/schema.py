@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 __all__ = ["Answer", "Cell", "Group", "Key", "Point", "Profile", "Row", "Spread", "Summary", "Target", "Trials"]
 
 Certainty = Literal["clear", "likely", "open", "none"]
-"""Ranges over seeds do not touch; better in most seeds; too close to call; nothing to compare."""
+"""Ranges over three seeds or more do not touch; better in every seed; too close or too few; nothing to compare."""
 
 
 class Target(TypedDict):
