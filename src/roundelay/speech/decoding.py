@@ -38,7 +38,7 @@ DEV = "dev"
 class DecodeSettings:
     """How to decode; what is None is chosen on dev."""
 
-    pruning: Pruning = field(default_factory=lambda: Pruning(13.0, 2000))
+    pruning: Pruning = field(default_factory=Pruning)
     scale: float | None = None
     penalty: float | None = None
     prior: float | None = None

@@ -47,7 +47,7 @@ class Weights:
 class Pruning:
     """What is left out of the search: paths so much worse than the best, or beyond so many."""
 
-    beam: float = 12.0
+    beam: float = 13.0
     max_active: int = 2000
 
     def __post_init__(self) -> None:

@@ -5,9 +5,7 @@ Legend: B items, T frames, F features.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -36,16 +34,16 @@ class Reading:
 
     def __init__(self, parts: Sequence[_Named], nominal_frames: int) -> None:
         self._parts, self.nominal_frames = list(parts), nominal_frames
-        self._ends = list(accumulate(len(part) for part in parts))
+        self._length = sum(len(part) for part in parts)
         # Minibatch k of n lies at (k + 1/2) / n of an epoch, so that no split comes only at its end.
         places = [((k + 0.5) / len(part), number, k) for number, part in enumerate(parts) for k in range(len(part))]
         self._turns = [(number, k) for _, number, k in sorted(places)] if len(parts) > 1 else []
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self._length
 
     def _find(self, index: int) -> tuple[_Named, int]:
-        number, k = self._turns[index] if self._turns else (bisect.bisect(self._ends, index), index)
+        number, k = self._turns[index] if self._turns else (0, index)
         return self._parts[number], k
 
     def frames(self, epoch: int, index: int) -> int:
