@@ -72,12 +72,16 @@ async def resume(training: Training, view: View) -> None:
     if parts:  # before anybody waits: virtual time does not pass meanwhile
         runtime.restore({"now": parts[0].state["runtime"]["now"]})
     saver.attempt = plan["attempt"] + 1
-    told = (await gather_json(world, _common(parts[0]) if view.rank == 0 else None))[0]
+    unsafe = parts[0].state.get("unsafe", []) if parts and size == view.size else []  # of a mean all is everyone's
+    everyone = await gather_json(world, {"unsafe": unsafe, **(_common(parts[0]) if view.rank == 0 else {})})
+    told = everyone[0]
     restore = getattr(training.schedule, "restore", None)
     if restore is not None:
         restore(told["schedule"])
     training.me.cut = told["cut"] * training.lower
     await (_same(training, view, parts[0], told) if size == view.size else _resized(training, view, parts, told))
+    training.ledger.trained[:] = unsafe
+    training.offer_next(sorted(number for each in everyone for number in each["unsafe"]))
     saver.checkpoints.remove([other for other in saver.checkpoints.positions() if other > position], view.rank)
     if view.rank == 0:
         saver.checkpoints.clean(position)

@@ -37,6 +37,7 @@ def take(training: Training, position: int) -> Snapshot:
     _take_strategy(training.acting, "strategy", tensors, state["strategy"])
     state |= {
         "done": training.stretch == len(training.stretches),
+        "unsafe": training.ledger.trained,
         "warmup": training.acting is training.warming,
         "strategy_name": type(training.strategy).__name__,
         "figures": me.figures,
