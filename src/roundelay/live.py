@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
-from roundelay.reading import read_object
+from roundelay.reading import finite, read_object
 from roundelay.record import KINDS
 
 __all__ = ["Follower", "Learner"]
@@ -141,21 +141,21 @@ class Follower:
         kind, who = event["event"], event["who"]
         learner = self.learners.setdefault(who, Learner())
         self.clock = event.get("clock", self.clock)
-        self.seconds = max(self.seconds, event["time"] + event.get("seconds", 0.0))
+        seconds, frames = finite(event.get("seconds")) or 0.0, finite(event.get("frames")) or 0.0
+        self.seconds = max(self.seconds, event["time"] + seconds)
         if kind == "step":
-            frames, loss = float(event.get("frames", 0)), float(event.get("loss", math.nan))
-            learner.steps, learner.frames, self.frames = (
-                learner.steps + 1,
-                learner.frames + frames,
-                self.frames + frames,
-            )
+            loss = finite(event.get("loss"))
+            loss = math.nan if loss is None else loss
+            learner.steps, learner.frames = learner.steps + 1, learner.frames + frames
+            self.frames += frames
             self.losses.append((self.frames, loss))
             self._recent.append((event["time"], self.frames, loss))
         elif kind == "evaluate" and "minibatch" in event:
             self.scores.append(event | {"frames": self.frames})
         elif kind in KINDS and not learner.totals:
-            learner.spent[kind] = learner.spent.get(kind, 0.0) + event.get("seconds", 0.0)
+            learner.spent[kind] = learner.spent.get(kind, 0.0) + seconds
         elif kind == "totals":
-            learner.spent, learner.totals = {name: event[name] for name in KINDS if name in event}, True
+            whole = {name: finite(event.get(name)) for name in KINDS}
+            learner.spent, learner.totals = {name: value for name, value in whole.items() if value is not None}, True
         elif kind in ("lost", "joined", "chaos"):
             self.happenings.append(event)

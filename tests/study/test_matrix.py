@@ -22,6 +22,21 @@ def test_every_combination_is_a_cell_and_has_its_trials(tmp_path: Path) -> None:
     assert {trial.seed for trial in matrix.trials} == {0}
 
 
+def test_two_strategies_of_one_name_need_labels(tmp_path: Path) -> None:
+    twice = '["averaging", { name = "averaging", period = 2 }]'
+    with pytest.raises(SettingsError, match="averaging-1-seed-1: give one of the strategies a label"):
+        expand(Study.read(write_study(tmp_path / "s.toml", strategies=twice)))
+    labelled = twice.replace("period = 2", 'period = 2, label = "often"')
+    matrix = expand(Study.read(write_study(tmp_path / "s.toml", strategies=labelled)))
+    assert {cell.strategy for cell in matrix.cells} == {"averaging", "often", "synchronous"}
+
+
+@pytest.mark.parametrize("rates", ["[0.1, 0.1]", "[0.0, 0.1]", "[-0.1]", "[inf]"])
+def test_rates_that_cannot_be(rates: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="tuning: rates must be above 0 and differ"):
+        Study.read(write_study(tmp_path / "s.toml", rates=rates))
+
+
 def test_rates_grow_with_the_learners_where_gradients_are_averaged(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.toml", strategies='["synchronous", "bmuf", "asgd"]', learners="[4]")
     trials = expand(Study.read(path)).trials

@@ -17,11 +17,8 @@ from roundelay.record import KINDS
 from roundelay.report.thinning import Curve, Span, bin_curve
 from roundelay.study.schema import Point
 
-__all__ = ["EVENTS", "Details", "read_details", "straggler"]
+__all__ = ["Details", "read_details", "straggler"]
 
-EVENTS = ("killed", "lost", "joined", "left", "chaos", "form", "resumed", "checkpoint")
-"""What happens to a run besides training; any other event that is not known here is listed with them."""
-_KNOWN = {"step", "evaluate", "totals"}
 _COMMON = {"event", "who", "clock", "time", "seconds", "minibatch", "epoch"}
 MOST_EVENTS = 200
 MOST_SPANS = 300_000  # of a run are held at a time; a thousand learners write millions
@@ -164,7 +161,7 @@ class _Reader:
             self.evaluations.append((who, time, line))
         elif event == "totals":
             self.totals(who, line)
-        elif event not in _KNOWN and len(self.details.events) < MOST_EVENTS:
+        elif len(self.details.events) < MOST_EVENTS:  # whatever else happened
             self.details.events.append(line)
 
     def step(self, who: str, time: float, line: dict[str, Any]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay.errors import MissingExtra, SettingsError
 from roundelay.report.spec import Bar, Figure, Series
 
-__all__ = ["FORMATS", "check_formats", "draw", "draw_all"]
+__all__ = ["FORMATS", "draw", "draw_all"]
 
 FORMATS = ("svg", "png", "pdf")
 # As the page has them; colours differ in lightness, too, and each goes with a dash and a marker.
@@ -44,17 +44,22 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_all(figures: Iterable[Figure], strategies: Sequence[str], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw every figure in every format into ``folder``; return the files."""
-    check_formats(formats)
-    return [path for figure in figures for path in draw(figure, strategies, folder, formats)]
-
-
-def check_formats(formats: Sequence[str]) -> None:
-    """Refuse a format that is not known."""
+def draw_all(
+    figures: Sequence[Figure],
+    strategies: Sequence[str],
+    folder: Path,
+    formats: Sequence[str],
+    watch: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Draw every figure in every format into ``folder``; return the files.  ``watch`` is told which is drawn."""
     for name in formats:
         if name not in FORMATS:
             raise SettingsError(f"figures: unknown format {name!r}; there are {', '.join(FORMATS)}")
+    written = []
+    for place, figure in enumerate(figures, start=1):
+        watch(f"drawing figure {place} of {len(figures)}: {figure.title}")
+        written += draw(figure, strategies, folder, formats)
+    return written
 
 
 def draw(figure: Figure, strategies: Sequence[str], folder: Path, formats: Sequence[str]) -> list[Path]:

@@ -57,13 +57,9 @@ def write_report(
     whole = {"summary": board.summary, "figures": [figure.plain() for figure in every]}
     write_atomically(out / "report.json", (json.dumps(clean(whole), separators=(",", ":")) + "\n").encode())
     if figures:
-        from roundelay.report.drawing import check_formats, draw
+        from roundelay.report.drawing import draw_all
 
-        check_formats(figures)
-
-        for place, figure in enumerate(every):
-            watch(f"drawing figure {place + 1} of {len(every)}: {figure.title}")
-            draw(figure, board.strategies, beside, figures)
+        draw_all(every, board.strategies, beside, figures, watch)
     page = out / "report.html"
     write_atomically(page, render(board, sections, inside.timelines(board)).encode())
     _log.debug("%s: %d figures, %d tables", page, len(every), len(listed))

@@ -9,6 +9,7 @@ from typing import Any
 
 from roundelay.errors import DataError
 from roundelay.record import KINDS
+from roundelay.run import write_atomically
 
 __all__ = ["read_record", "write_trace"]
 
@@ -44,4 +45,4 @@ def write_trace(record: Path, trace: Path) -> None:
              "dur": line["seconds"] * 1e6, "args": more}
         )  # fmt: skip
     names = [{"name": "process_name", "ph": "M", "pid": row, "args": {"name": who}} for who, row in rows.items()]
-    trace.write_text(json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}), encoding="utf-8")
+    write_atomically(trace, json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}).encode())

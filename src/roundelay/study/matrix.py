@@ -71,9 +71,9 @@ class Cell:
 class Matrix:
     """All cells of a study; those that count wait for the trials of their `Cell.base`."""
 
-    trials: list[Cell] = field(default_factory=list)
-    cells: list[Cell] = field(default_factory=list)
-    baseline: str = ""
+    trials: list[Cell]
+    cells: list[Cell]
+    baseline: str
     """How the study labels the strategy of the baseline."""
 
     @property
@@ -84,18 +84,16 @@ class Matrix:
 
 def expand(study: Study) -> Matrix:
     """Make every cell, and see that its settings hold and its budget is everyone's."""
-    maker, matrix, seen = _Maker(study), Matrix(), set()
-    for cell in _cells(study, maker):
-        if cell.name not in seen:
-            seen.add(cell.name)
-            matrix.cells.append(cell)
-    _check_frames(matrix.cells)
-    matrix.baseline = _baseline(study, study.strategies).get("label", study.baseline)
-    for cell in matrix.cells:
-        if study.tuning.rates and cell.base not in seen:
-            seen.add(cell.base)
-            matrix.trials += [maker.trial(cell, rate) for rate in study.tuning.rates]
-    return matrix
+    maker, cells = _Maker(study), dict[str, Cell]()
+    for cell in _cells(study, maker):  # parts may overlap, and the baseline may be one of the strategies
+        if cells.setdefault(cell.name, cell).digest() != cell.digest():
+            raise SettingsError(
+                f"two different runs would be {cell.name}: give one of the strategies a label of its own"
+            )
+    _check_frames(list(cells.values()))
+    firsts = {cell.base: cell for cell in reversed(cells.values())}
+    trials = [maker.trial(cell, rate) for cell in reversed(firsts.values()) for rate in study.tuning.rates]
+    return Matrix(trials, list(cells.values()), _baseline(study, study.strategies).get("label", study.baseline))
 
 
 def describe(cell: Cell) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,8 @@ class Tuning:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise SettingsError(f"share must be above 0 and at most 1, not {self.share}")
+        if len(set(self.rates)) < len(self.rates) or not all(0 < rate < math.inf for rate in self.rates):
+            raise SettingsError(f"rates must be above 0 and differ, not {self.rates}")
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,10 @@ class Study:
         for counts in [self.learners, *(part.learners or [] for part in self.parts)]:
             if counts and min(counts) < 1:
                 raise SettingsError(f"learners must be at least 1, not {min(counts)}")
-        if self.tuning.rates and self.tuning.seed in self.seeds:
+        if self.tuning.rates and self.tuning.seed in {
+            *self.seeds,
+            *(n for part in self.parts for n in part.seeds or []),
+        }:
             raise SettingsError(f"tuning.seed {self.tuning.seed} is one of the seeds that count; another would do")
 
     @classmethod

@@ -34,7 +34,7 @@ def summarise(folder: Path) -> Summary:
 def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None) -> tuple[Summary, dict[str, Details]]:
     """Return the summary, and what every run that was begun has done, by its name; ``watch`` hears what is read."""
     about = read_object(folder / "study.json")
-    if not about:
+    if not {"title", "target", "budget", "baseline", "cells"} <= about.keys():
         raise CheckpointError(f"{folder}: no study.json that can be read; is it a study's folder?")
     target: Target = about["target"]
     every = {planned["name"]: planned for planned in about["cells"]}
