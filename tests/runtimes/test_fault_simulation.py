@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 
+import faults
 import pytest
 import schedules
 import torch
 
 from roundelay import merging
+from roundelay.checkpoint import CheckpointSettings
 from roundelay.errors import LearnerLost
 from roundelay.learner import Learner
-from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Stop
+from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Link, Stop
 from roundelay.strategies import ADPSGD, ASGD, BMUF, STRATEGIES, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
 from support import sgd, simulated, tiny_job
@@ -30,6 +33,54 @@ def test_schedules(name: str) -> None:
     told = [schedules.check(name, seed) for seed in (*range(12), *range(fresh, fresh + 3))]
     assert sum(each.fired for each in told) >= 15
     assert sum(each.count("joined") for each in told) > 0
+
+
+FOUND = [
+    ("adpsgd-pairwise", 75),  # lost right after a meeting, with what it alone had trained
+    ("adpsgd-random", 251),
+    ("dpsgd", 195),
+    ("easgd", 203),  # a group was split off in an epoch that was over
+    ("bmuf", 45),  # lost inside a merge that others finished
+    ("adpsgd-random", 149),  # came back into a merge that failed, and was counted in after all
+]
+
+
+@pytest.mark.parametrize(("name", "seed"), FOUND)
+def test_schedules_that_once_failed(name: str, seed: int) -> None:
+    schedules.check(name, seed)
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_one_loss_takes_no_minibatch_along(name: str) -> None:
+    """Around a meeting, at which nobody averages: every mark is in the weights at the end."""
+    learners = 4
+    for victim, at in [(-1 if schedules.make_strategy(name).servers else 0, 0.37), (1, 0.41), (2, 0.44), (3, 0.5)]:
+        cluster = Cluster(inside=Link(0.005, 1e10), faults=[Fault(victim, at)], detection_seconds=0.01)
+        budget = {"evaluate_every": 3 * learners}
+        told = schedules.check(name, 0, schedules.Schedule(learners, 6 * learners, cluster, budget, None))
+        assert told.fired == 1
+        assert len(told.books.lost) == 1
+        assert max(told.counts.values()) <= 2
+
+
+@pytest.mark.parametrize("checkpoint", [CheckpointSettings(every_minutes=0.01), CheckpointSettings(every_frames=1)])
+def test_checkpoints_to_come_cut_no_minibatch_off(checkpoint: CheckpointSettings) -> None:
+    cluster = Cluster(faults=[Fault(1, 1000.0)])
+    budget = {"checkpoint_every": 11 if checkpoint.every_frames else None}
+    for name in ("synchronous", "adpsgd", "asgd"):
+        told = schedules.check(name, 0, schedules.Schedule(3, 90, cluster, budget, checkpoint))
+        assert told.count("checkpoint") >= 2
+        assert set(told.counts.values()) == {1}
+
+
+@pytest.mark.slow
+def test_several_runs_leave_no_garbage_behind() -> None:
+    for turn in range(60):
+        faults.cycle_simulated(turn)
+    before = len(gc.get_objects())
+    for turn in range(240):
+        faults.cycle_simulated(turn)
+    assert len(gc.get_objects()) < 1.15 * before + 20_000, "about 420 a run were left by one that kept all of it"
 
 
 @pytest.mark.parametrize("name", ["adpsgd", "asgd", "bmuf", "hierarchical"])
