@@ -79,6 +79,11 @@ class Board:
         said = {"cluster": row["cluster"], "model": row["model"], "on": row["on"]}
         return ", ".join(said[key] for key in self._varying)
 
+    @cached_property
+    def places(self) -> list[str]:
+        """Every place, in the order of the study."""
+        return list(dict.fromkeys(self.place(row) for row in self.rows))
+
     def facet(self, row: Row) -> str:
         """Name the panel of a row: its learners and its place."""
         return ", ".join(part for part in (words.learners(row["learners"]), self.place(row)) if part)
@@ -108,7 +113,7 @@ class Board:
         single = Counter(self.place(row) for row in rows if row["learners"] == 1)
         others = {self.place(row) for row in rows if row["learners"] != 1}
         seen: set[str] = set()
-        for row in sorted(rows, key=lambda row: (self.place(row), row["learners"])):
+        for row in sorted(rows, key=lambda row: (self.places.index(self.place(row)), row["learners"])):
             place, facet = self.place(row), self.facet(row)
             if row["learners"] == 1 and single[place] == 1 and place in others:
                 continue

@@ -115,7 +115,7 @@ def _bytes(board: Board, row: Row) -> Item:
 
 def _state(row: Row) -> Item:
     if row["regime"]:
-        return Item(f"outside the regime: {row['regime']}", tone="quiet")
+        return Item("outside the regime", tone="quiet", more=row["regime"])
     wrong = why_not(row)
     return Item(wrong, tone="bad") if wrong else Item("done", tone="quiet")
 
@@ -126,7 +126,8 @@ def results(board: Board) -> Iterator[Table]:
         rows = [row for row in board.rows if row["clock"] == clock]
         if not rows:
             continue
-        rows.sort(key=lambda row: (board.place(row), -row["learners"], row["rank"] or math.inf, row["strategy"]))
+        rows.sort(key=lambda row: (board.places.index(board.place(row)), -row["learners"], row["rank"] or math.inf,
+                                   row["strategy"]))  # fmt: skip
         columns = _columns(board, rows, clock)
         yield Table(
             f"results-{clock}",

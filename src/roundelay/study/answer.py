@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from roundelay.study.schema import Answer, Cell, Group, Row, Target, Trials
-from roundelay.study.statistics import better, chance, compare_times, spread
+from roundelay.study.statistics import FEWEST, better, chance, compare_times, spread
 
 __all__ = ["answer_group", "answer_study", "say_score"]
 
@@ -61,7 +61,8 @@ def answer_study(groups: Sequence[Group], target: Target, *, missing: int, budge
     for group in sorted(groups, key=lambda group: -group["key"]["learners"]):
         if _place(group) not in seen:
             seen.add(_place(group))
-            others.append(group["answer"]["headline"])
+            sure = group["answer"]["certainty"]
+            others.append(group["answer"]["headline"] + (f" ({_first_word(sure)}.)" if sure != "none" else ""))
     whole["sentences"] = [*whole["sentences"], *others]
     if missing:
         whole["sentences"] = [
@@ -142,7 +143,8 @@ def _certainty(first: Row, second: Row | None) -> list[str]:
     if sure == "clear":
         return [f"That is clear: over {seeds} seeds the ranges of the two do not touch{odds}."]
     if sure == "likely":
-        return [f"That is likely: it is faster in {wins} of {seeds} seeds, though ranges touch or seeds are few{odds}."]
+        but = "the ranges of the two touch" if seeds >= FEWEST else f"there are only {seeds} seeds"
+        return [f"That is likely: it is faster in {wins} of {seeds} seeds, though {but}{odds}."]
     if seeds < 2:
         return ["With a single seed one cannot say how much of that is luck."]
     return [f"That is too close to call: it is faster in {wins} of {seeds} seeds{odds}."]

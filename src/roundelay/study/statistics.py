@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from roundelay.study.schema import Certainty, Point, Spread
 
-__all__ = ["LAST", "better", "chance", "compare_times", "settled", "spread"]
+__all__ = ["FEWEST", "LAST", "better", "chance", "compare_times", "settled", "spread"]
 
 FEWEST = 3  # seeds from which ranges say something
 LAST = 3  # evaluations that a trial is judged by: a single one goes up and down by chance

@@ -78,6 +78,11 @@ function scale(kind, low, high, from, to) {
 }
 
 function ticks(low, high, n) {
+  const found = evenTicks(low, high, n);
+  return found.length > 1 ? found : evenTicks(low, high, 2 * n); // one alone says nothing of the scale
+}
+
+function evenTicks(low, high, n) {
   const raw = (high - low) / Math.max(n, 1) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);

@@ -21,7 +21,7 @@ function drawRows(kind, figure, spec, frame) {
 function rowPanel(kind, paint, spec, facet, own, { width, flat }) {
   const longest = Math.max(...flat.map((item) => item.label.length));
   const right = { dots: 58, stack: 12, ridges: 12 }[kind];
-  const m = { left: Math.min(Math.max(longest * 6.6 + 14, 60), width * 0.42), right, top: 4, bottom: 40 };
+  const m = { left: Math.min(Math.max(longest * 7 + 14, 60), width * 0.42), right, top: 4, bottom: 40 };
   const height = m.top + own.length * ROW[kind] + m.bottom;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "panel", role: "img", "aria-label": `${spec.title}${facet ? `, ${facet}` : ""}: ${own.map((item) => said(kind, item)).join("; ")}` });
   picture.style.maxWidth = `${width}px`;
