@@ -266,6 +266,14 @@ def test_chooses_layers_by_name() -> None:
         precondition(lstm, torch.optim.SGD(lstm.parameters(), 0.1))
 
 
+def test_a_layer_that_is_passed_over_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for _ in range(3):
+        model = nn.ModuleDict({"front": nn.Linear(3, 3), "memory": nn.LSTM(3, 3)})
+        precondition(model, torch.optim.SGD(model.parameters(), 0.1))
+    assert caplog.text.count("memory keeps its plain gradient") == 1
+
+
 @pytest.mark.parametrize("wrong", [{"rank_in": 0}, {"update_period": 0}, {"num_samples_history": 0.0}, {"alpha": -1.0}])
 def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):

@@ -7,6 +7,7 @@ a convolution), I inputs of a layer with the 1 of its bias, O outputs.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterable
@@ -133,19 +134,26 @@ def _choose(module: nn.Module, patterns: Iterable[str]) -> dict[str, Affine]:
     }
     if not able:
         raise SettingsError(
-            f"natural_gradient: {type(module).__name__} has no trained Linear, Conv1d or Conv2d layer" + _advice(module)
+            f"natural_gradient: {type(module).__name__} has no trained Linear, Conv1d or Conv2d layer; an LSTM can be built "
+            "of such (roundelay.models.linear_lstm)"
         )
     for pattern in patterns:
         if not fnmatch.filter(able, pattern):
             raise SettingsError(f"natural_gradient.layers: unknown {suggest(pattern, able)}")
-    if advice := _advice(module):
-        log.info("natural_gradient%s", advice)
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.RNNBase):
+            _pass_over(name)
     return {name: layer for name, layer in able.items() if any(fnmatch.fnmatch(name, each) for each in patterns)}
 
 
-def _advice(module: nn.Module) -> str:
-    recurrent = [name for name, layer in module.named_modules() if isinstance(layer, nn.RNNBase)]
-    return f"; {recurrent[0]} has no layers inside: use roundelay.models.linear_lstm" if recurrent else ""
+@functools.cache
+def _pass_over(name: str) -> None:
+    """Say which layer is left out, once in a process: every learner has one."""
+    log.info(
+        "natural_gradient: %s keeps its plain gradient, since there are no layers inside it; linear = true in the "
+        "model's settings builds it of some (roundelay.models.linear_lstm)",
+        name,
+    )
 
 
 class _Layer:
