@@ -134,8 +134,8 @@ def _choose(module: nn.Module, patterns: Iterable[str]) -> dict[str, Affine]:
     }
     if not able:
         raise SettingsError(
-            f"natural_gradient: {type(module).__name__} has no trained Linear, Conv1d or Conv2d layer; an LSTM can be built "
-            "of such (roundelay.models.linear_lstm)"
+            f"natural_gradient: {type(module).__name__} has no trained Linear, Conv1d or Conv2d layer; an LSTM can be "
+            "built of such (roundelay.models.linear_lstm)"
         )
     for pattern in patterns:
         if not fnmatch.filter(able, pattern):
