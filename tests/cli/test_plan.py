@@ -115,7 +115,7 @@ def recorded(folder: Path, strategy: str, losses: list[float], learners: int = 8
     (folder / "settings.toml").write_text(f'learners = {learners}\n[strategy]\nname = "{strategy}"\n', encoding="utf-8")
     lines = []
     for k, loss in enumerate(losses):
-        lines += [{"event": "step", "who": "learner 0", "time": k, "frames": 100}]
+        lines += [{"event": "step", "who": "learner 0", "time": k, "minibatch": k, "frames": 100, "loss": loss}]
         lines += [{"event": "evaluate", "who": "learner 0", "time": k, "minibatch": k + 1, "loss": loss}]
     text = "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "st'
     (folder / "record.jsonl").write_text(text, encoding="utf-8")
@@ -137,6 +137,9 @@ def test_a_record_gives_time_to_target(cluster: str, tmp_path: Path) -> None:
     text = plan(cluster, *names, "--record", str(tmp_path / "study"), "--target", "loss=2.5", "--no-sensitivity")
     assert "loss at most 2.5" in text
     assert "asgd: not reached" in text
+    (tmp_path / "study/runs/b/cell.json").write_text('{"status": "diverged"}', encoding="utf-8")
+    text = plan(cluster, *names, "--record", str(tmp_path / "study"), "--no-sensitivity")
+    assert "synchronous: not reached in the median of 1 run, 1 missed" in text
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from roundelay.planning.assumptions import assumptions_of, say_bytes, say_second
 from roundelay.planning.convergence import Needed
 from roundelay.planning.plan import PAPERS, Effect, Plan, make_plan, moved, sensitivity
 from roundelay.planning.words import answer, say_effect, say_factor
+from roundelay.report.words import count
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
@@ -202,5 +203,5 @@ def _recorded(needed: dict[str, Needed], learners: int) -> list[str]:
         said = f"{each.frames:,.0f} frames" if each.frames is not None else "not reached"
         missed = f", {each.missed} missed" if each.missed else ""
         other = "" if each.learners == (learners,) else f"; recorded with {', '.join(map(str, each.learners))} learners"
-        lines.append(f"{name}: {said} in the median of {each.runs} runs{missed}{other}")
+        lines.append(f"{name}: {said} in the median of {count(each.runs, 'run')}{missed}{other}")
     return lines

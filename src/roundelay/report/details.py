@@ -168,7 +168,7 @@ class _Reader:
         """Take a step of a learner."""
         loss = line.get("loss")
         number = float(loss) if isinstance(loss, int | float) else math.nan
-        self.details.diverged |= not math.isfinite(number)
+        self.details.diverged |= loss is not None and not math.isfinite(number)
         minibatch = int(finite(line.get("minibatch")) or 0)
         self.steps.append(_Step(time, who, minibatch, finite(line.get("frames")) or 0.0, number))
         if (staleness := finite(line.get("staleness"))) is not None:
