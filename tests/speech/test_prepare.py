@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -96,6 +97,17 @@ def test_alignments_find_the_tones(prepared: Path) -> None:
                 right += true == data.lexicon.phones[phone]
                 total += 1
     assert right / total > 0.9
+
+
+def test_files_are_closed_with_the_data(prepared: Path) -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    data = open_prepared(prepared)
+    read = [data.features("train")[name] for name in data.transcripts("train")]
+    assert len(os.listdir("/proc/self/fd")) > before
+    del data, read
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_features_are_normalised_by_speaker(prepared: Path) -> None:

@@ -55,6 +55,8 @@ class Prepared:
         self.splits: list[str] = self.description["splits"]
         self.train_splits: list[str] = self.description["train_splits"]
         self.feature_settings = FeatureSettings(**self.description["settings"]["features"])
+        self._stores: dict[tuple[str, ...], Store] = {}
+        self._utterances: dict[str, list[Utterance]] = {}
 
     @property
     def digest(self) -> str:
@@ -83,9 +85,11 @@ class Prepared:
         """Return the number of tied states."""
         return self.tree.num_senones
 
-    @functools.cache  # noqa: B019 (stores are few, and closing them is the operating system's affair)
     def _store(self, *parts: str) -> Store:
-        return Store(self.folder.joinpath(*parts))
+        """Open a store once; its files are mapped as long as we, or whoever asked, live."""
+        if parts not in self._stores:
+            self._stores[parts] = Store(self.folder.joinpath(*parts))
+        return self._stores[parts]
 
     def _known(self, split: str) -> str:
         if split not in self.splits:
@@ -125,10 +129,11 @@ class Prepared:
         """Open the aligned words of a split: rows (word id, first frame, frame after the last)."""
         return self._store("alignments", self._known(split), "words")
 
-    @functools.cache  # noqa: B019 (as above)
     def utterances(self, split: str) -> list[Utterance]:
         """List the utterances of a split as the corpus has them, without copies at other speeds."""
-        return read_utterances(self.folder / "utterances" / f"{self._known(split)}.jsonl")
+        if split not in self._utterances:
+            self._utterances[split] = read_utterances(self.folder / "utterances" / f"{self._known(split)}.jsonl")
+        return self._utterances[split]
 
     def copies(self, split: str) -> list[Copy]:
         """List what ``features`` holds: utterances, and those of training at other speeds too."""

@@ -8,6 +8,7 @@ ends, so does the process at once: a study that was killed leaves nobody behind 
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import math
@@ -104,6 +105,7 @@ def main() -> None:
 
     while True:
         outcome = compute(jobs.get())
+        gc.collect()  # a run's data stay mapped, a file open for each, as long as anything of it is left
         print(json.dumps(outcome), file=answers, flush=True)
 
 
