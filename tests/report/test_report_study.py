@@ -53,3 +53,25 @@ def test_what_is_wrong_with_a_study_is_in_its_report(tmp_path: Path) -> None:
 def test_a_study_of_which_nothing_is_computed_has_a_report(tmp_path: Path) -> None:
     page = write_report(write_study(tmp_path / "study", missing=8)).read_text(encoding="utf-8")
     assert "Not there yet: 8 runs" in page
+
+
+def test_a_run_that_was_cut_short_is_not_one_that_is_missing(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study")
+    (study / "runs" / "bmuf-4-seed-2" / "cell.json").unlink()
+    page = write_report(study).read_text(encoding="utf-8")
+    assert "Not every run went well: 1 interrupted." in page
+    assert "Not there yet" not in page
+
+
+def test_places_are_in_the_order_of_the_study(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study")
+    about = json.loads((study / "study.json").read_text())
+    for cell in about["cells"]:  # what comes first in the study comes last in the alphabet
+        cell["cluster"] = "zero" if cell["seed"] == 1 else "ten"
+        outcome = json.loads((study / "runs" / cell["name"] / "cell.json").read_text())
+        (study / "runs" / cell["name"] / "cell.json").write_text(json.dumps(outcome | cell))
+    (study / "study.json").write_text(json.dumps(about))
+    board = make_board([study])
+    assert board.places == ["zero", "ten"]
+    facets = list(dict.fromkeys(facet for _, facet, _, _ in board.panels()))
+    assert facets == ["1 learner, zero", "4 learners, zero", "1 learner, ten", "4 learners, ten"]

@@ -174,8 +174,7 @@ def _short(answer: Answer) -> str:
 
 def _warnings(board: Board) -> str:
     summary, said = board.summary, []
-    if not summary["complete"]:
-        missing = summary["missing"]
+    if missing := summary["missing"]:
         named = ", ".join(missing[:6]) + (" …" if len(missing) > 6 else "")
         said.append(f"Not there yet: {words.count(len(missing), 'run')} of the study ({named}).")
     if summary["faults"]:
