@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from roundelay.cli.figures import figures
 from roundelay.reading import read_object
 from roundelay.study.schema import Summary
 
@@ -160,8 +161,4 @@ class StudyDisplay:
 def _said(outcome: dict[str, Any]) -> str:
     if outcome["status"] != "done":
         return f"{outcome['status']}: {outcome['error']}"
-    scores = "  ".join(
-        f"{name} {100 * value:.2f} %" if name == "error" else f"{name} {value:.4f}"
-        for name, value in outcome["scores"].items()
-    )
-    return f"{scores}  {outcome['seconds']:.3f} s {outcome['clock']}"
+    return f"{'  '.join(figures(outcome['scores']))}  {outcome['seconds']:.3f} s {outcome['clock']}"

@@ -10,6 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from roundelay.cli.figures import figures
 from roundelay.training import Training
 
 __all__ = ["Display"]
@@ -64,8 +65,7 @@ class Display:
             return
         stretch = training.stretches[training.stretch]
         parts = [f"epoch {stretch.end / training.budget.per_epoch:g}", f"minibatch {stretch.end}/{self.total}"]
-        for name, value in training.scores.items():
-            parts.append(f"{name} {100 * value:.2f} %" if name == "error" else f"{name} {value:.4f}")
+        parts += figures(training.scores)
         if training.runtime.clock == "virtual":
             parts.append(f"{training.runtime.now():.3f} s virtual")
         self.progress.console.print("  ".join(parts), highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from torch import Tensor
 
+from roundelay.cli.figures import figures
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment
 from roundelay.runtime import Runtime
@@ -95,7 +96,7 @@ def learner(runtime: Runtime, settings: dict[str, Any]) -> dict[str, Any]:
 def _report(about: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         return
-    scores = "  ".join(f"{name} {value:.4f}" for name, value in about["scores"].items())
+    scores = "  ".join(figures(about["scores"]))
     guarded = f"  guarded {about['guarded']} times" if about["guarded"] else ""
     click.echo(
         f"pretrain {about['kind']} {about['stage']} of {about['stages']} ({about['layer']}): {scores}{guarded}",

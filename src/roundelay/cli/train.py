@@ -13,6 +13,7 @@ import torch
 
 from roundelay import config
 from roundelay.cli.faults import PATIENCE_SECONDS, chaos_of, fault_options, refuse_chaos, slowed
+from roundelay.cli.figures import figures
 from roundelay.cli.pretraining import on_one_host, pretrain, pretrain_as_rank, pretrain_on_simulator
 from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment, assign
@@ -208,10 +209,7 @@ def _report(result: dict[str, Any], out: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result | {"run": str(out)}))
         return
-    scores = "  ".join(
-        f"{name} {100 * value:.2f} %" if name == "error" else f"{name} {value:.4f}"
-        for name, value in result["scores"].items()
-    )
+    scores = "  ".join(figures(result["scores"]))
     click.echo(f"{out}: {scores}  in {result['seconds']:.3f} s ({result['clock']} time)")
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roundelay.cli.curves import bar, curve
+from roundelay.cli.figures import figures
 from roundelay.errors import CheckpointError
 from roundelay.live import Follower
 
@@ -159,9 +160,8 @@ def _figures(follower: Follower) -> str:
 
 def _evaluation(event: dict[str, Any]) -> str:
     words = [f"epoch {event.get('epoch', 0):.3g}", f"minibatch {event['minibatch']}"]
-    known = [(name, event[name]) for name in ("loss", "error", "distance") if isinstance(event.get(name), int | float)]
-    words += [f"{name} {100 * value:.2f} %" if name == "error" else f"{name} {value:.4f}" for name, value in known]
-    return "  ".join([*words, f"{event['time']:.3f} s {event.get('clock', '')}"])
+    known = {name: event[name] for name in ("loss", "error", "distance") if isinstance(event.get(name), int | float)}
+    return "  ".join([*words, *figures(known), f"{event['time']:.3f} s {event.get('clock', '')}"])
 
 
 def _happening(event: dict[str, Any]) -> str:
