@@ -15,6 +15,7 @@ from roundelay.cli import main
 from roundelay.cli.decode import command as decode
 from roundelay.cli.export import command as export
 from roundelay.cli.transcribe import command as transcribe
+from roundelay.errors import DataError
 
 GIVEN = ["--scale", "0.3", "--penalty", "0", "--prior", "0.5"]
 
@@ -62,6 +63,18 @@ def test_transcribe_prints_text_with_times(run: Path) -> None:
     found = json.loads(call(transcribe, run, audio, "--language", "flat", "--json", *GIVEN))
     assert {Path(file["file"]).stem: file["text"] for file in found["files"]} == words
     assert [word["word"] for word in found["files"][0]["words"]] == words[name].split()
+
+
+def test_transcribe_takes_the_weights_that_another_run_chose(run: Path) -> None:
+    audio = sorted((decodable.place() / "corpus" / "test").glob("*.wav"))[0]
+    with pytest.raises(DataError, match="no weights chosen there for flat; decode with it first"):
+        call(transcribe, run, audio, "--language", "flat", "--weights-of", run)
+    call(decode, run, "--split", "dev", "--language", "flat")
+    weights = json.loads((run / "decode" / "tuned-flat.json").read_text())["weights"]
+    given = [text for name, value in weights.items() for text in (f"--{name}", value)]
+    said = call(transcribe, run, audio, "--language", "flat", "--weights-of", run)
+    assert said.strip()
+    assert said == call(transcribe, run, audio, "--language", "flat", *given)
 
 
 @pytest.mark.slow

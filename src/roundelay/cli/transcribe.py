@@ -20,10 +20,11 @@ Examples:
   roundelay transcribe runs/an4-dnn call.wav --lexicon digits.txt
 """
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_RUN = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command(epilog=EPILOG)
-@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run", type=_RUN)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(exists=True, path_type=Path))
 @click.option("--language", help="flat, bigram …: one of RUN's graphs; else that of its language model.")
 @click.option("--lexicon", type=_FILE, help="Recognise these words instead of RUN's.")
@@ -33,6 +34,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--scale", type=click.FloatRange(0, min_open=True), help="Of acoustic scores; else chosen on dev.")
 @click.option("--penalty", type=float, help="Cost of a word; else chosen on dev.")
 @click.option("--prior", type=float, help="Exponent of priors; else chosen on dev.")
+@click.option("--weights-of", type=_RUN, metavar="RUN", help="Take those that this run chose.")
 @click.option("--resample", is_flag=True, help="Take audio at a lower rate than RUN was trained on.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cores to use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, with a time for each word.")
