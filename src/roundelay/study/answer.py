@@ -28,7 +28,7 @@ def answer_group(
         return _nobody(group, target)
     first, second = ranked[0], ranked[1] if len(ranked) > 1 else None
     ratio = _ratio(first, second)
-    sentences = _certainty(first, second) + _left_out(group, target)
+    sentences = _certainty(first, second) + _behind(ranked) + _left_out(group, target)
     changes = [
         *_other_conditions(group, groups, first),
         *_other_targets(group, target, cells, first),
@@ -62,7 +62,7 @@ def answer_study(groups: Sequence[Group], target: Target, *, missing: int, budge
         if _place(group) not in seen:
             seen.add(_place(group))
             sure = group["answer"]["certainty"]
-            others.append(group["answer"]["headline"] + (f" ({_first_word(sure)}.)" if sure != "none" else ""))
+            others.append(group["answer"]["headline"] + (f" That is {sure}." if sure != "none" else ""))
     whole["sentences"] = [*whole["sentences"], *others]
     if missing:
         whole["sentences"] = [
@@ -147,7 +147,14 @@ def _certainty(first: Row, second: Row | None) -> list[str]:
         return [f"That is likely: it is faster in {wins} of {seeds} seeds, though {but}{odds}."]
     if seeds < 2:
         return ["With a single seed one cannot say how much of that is luck."]
-    return [f"That is too close to call: it is faster in {wins} of {seeds} seeds{odds}."]
+    return [f"Which of the two is faster is open: {first['strategy']} is in {wins} of {seeds} seeds{odds}."]
+
+
+def _behind(ranked: Sequence[Row]) -> list[str]:
+    """Say how much longer those take that come after the first two."""
+    ratios = [(row["strategy"], _ratio(ranked[0], row)) for row in ranked[2:]]
+    said = [f"{name} {ratio:.3g}" for name, ratio in ratios if ratio is not None]
+    return [f"The others take: {', '.join(said)} times as long as {ranked[0]['strategy']}."] if said else []
 
 
 def _left_out(group: Group, target: Target) -> list[str]:
