@@ -145,5 +145,13 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
+        choices = [
+            name
+            for option in options
+            if typing.get_origin(option) is typing.Literal
+            for name in typing.get_args(option)
+        ]
+        if choices and isinstance(value, str):
+            raise SettingsError(f"{where}: unknown {suggest(value, choices)}") from error
         said = str(error)
         raise SettingsError(f"{where}: {said[0].lower()}{said[1:]}") from error
