@@ -46,10 +46,12 @@ def make_plan(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[st
     """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model.
 
     The latest to have merged and, of them, the furthest know what was left then; what was trained before is not.
-    Where all of it was trained, and somebody was lost who took some along, the last stretch goes on with that.
+    Who has not merged with them holds old weights: those do not count.  Where all of it was trained, and somebody was
+    lost who took some along, the last stretch goes on with that.
     """
     holders = [rank for rank, report in enumerate(reports) if report["holds"]] or [0]
     latest = max((reports[rank]["epoch"], reports[rank]["stretch"]) for rank in holders)
+    holders = [rank for rank in holders if reports[rank]["epoch"] == latest[0]]
     known = next(reports[rank] for rank in holders if (reports[rank]["epoch"], reports[rank]["stretch"]) == latest)
     same = [report["trained"] for report in reports if report["epoch"] == known["epoch"]]
     left = left_over(known["left"], [*same, safe])

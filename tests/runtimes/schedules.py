@@ -97,6 +97,8 @@ class Books:
 
     lives: dict[int, int] = field(default_factory=dict)
     """By seat: the one that sits there, numbered as they began."""
+    trainings: dict[int, Training] = field(default_factory=dict, compare=False, repr=False)
+    """By seat."""
     trained: list[list[int]] = field(default_factory=list)
     """By life, as all that follows."""
     ids: list[set[int]] = field(default_factory=list)
@@ -122,7 +124,9 @@ class Books:
     def form(self, sim: Simulation) -> None:
         """Take note of a new membership epoch."""
         ids = {seat: sim._ids[seat] for seat in sim.alive}
-        here = {self.lives[seat] for seat, each in ids.items() if each in self.members or not sim.epoch}
+        known = [seat for seat, each in ids.items() if each in self.members or not sim.epoch]
+        latest = max(self.trainings[seat].epoch for seat in known)
+        here = {self.lives[seat] for seat in known if self.trainings[seat].epoch == latest}
         self.members |= set(ids.values())
         for life in here & set(self.lost):
             del self.lost[life]  # it was to join, but nobody went on from that: now it is counted in after all
@@ -285,6 +289,7 @@ def _keep_books(training: Training, runtime: SimulatedRuntime, books: Books) -> 
         begin(keep=keep)
 
     books.begin(seat)
+    books.trainings[seat] = training
     training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
     training.ledger.begin = note_merge  # type: ignore[method-assign]  # and that all hold it from now on
 

@@ -41,6 +41,8 @@ FOUND = [
     ("dpsgd", 195),
     ("easgd", 203),  # a group was split off in an epoch that was over
     ("bmuf", 45),  # lost inside a merge that others finished
+    ("synchronous", 93),  # came back into a merge that failed, with weights that the others had left behind
+    ("easgd-synchronous", 105),
     ("adpsgd-random", 149),  # came back into a merge that failed, and was counted in after all
 ]
 
