@@ -135,10 +135,11 @@ class Books:
         self.told[sim.epoch] = {life: list(self.trained[life]) for life in here}
 
     def merge(self, seat: int, epoch: int) -> None:
-        """Take note that one of them has merged."""
-        for life, numbers in self.told.get(epoch, {}).items():
+        """Take note that one of them has merged; who was given up and does not know it yet goes on in its old life."""
+        members = self.told.get(epoch, {})
+        for life, numbers in members.items():
             self.merged[life].update(numbers)
-        if self.lives[seat] in self.lost:
+        if self.lives[seat] in self.lost and self.lives[seat] not in members:
             self.begin(seat)
 
     @property

@@ -39,6 +39,7 @@ FOUND = [
     ("bmuf", 45),  # lost inside a merge that others finished
     ("synchronous", 93),  # came back into a merge that failed, with weights that the others had left behind
     ("easgd-synchronous", 105),
+    ("bmuf", 160),  # given up before its first step, which it finished all the same, and was killed
     ("adpsgd-random", 149),  # came back into a merge that failed, and was counted in after all
 ]
 
