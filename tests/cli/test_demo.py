@@ -72,6 +72,6 @@ def test_the_story_has_all_its_parts(root: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_papers_study_is_within_its_regime(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roundelay.study.matrix._Maker._measure", lambda _, table, **__: (320 * table["learners"], 1))
     matrix = expand(Study.read(root / "experiments" / "studies" / "papers.toml"))
-    assert (len(matrix.cells), len(matrix.trials)) == (81, 81)
+    assert (len(matrix.cells), len(matrix.trials)) == (81, 135)
     assert {cell.strategy for cell in matrix.cells} == PAPERS
     assert not any(cell.fitted.outside for cell in matrix.cells)
