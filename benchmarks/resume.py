@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from cases import CASES, fitting
-from killing import LOCKSTEP, kill_and_resume, undisturbed
+from killing import LOCKSTEP, Pace, kill_and_resume, undisturbed
 from roundelay.strategies import STRATEGIES
 from stopping import events, job_of, kill_in, run_in
 
@@ -39,7 +40,9 @@ def simulate(moments: int, seed: int) -> int:
             for number in range(moments):
                 rng, killed = random.Random(seed + number), Path(name) / str(number)
                 killed.mkdir()
-                kill_in(killed, CASES[strategy](), learners, rng.uniform(0.0, seconds))
+                while not kill_in(killed, CASES[strategy](), learners, rng.uniform(0.0, seconds)):
+                    shutil.rmtree(killed)  # it had ended by then: again
+                    killed.mkdir()
                 again = run_in(killed, job_of(CASES[strategy]()), learners)
                 same += torch.equal(again.consensus, expected.consensus) and events(killed) == events(through)
         print(f"| simulator, {learners} learners | {strategy} | {seed} to {seed + moments - 1} | {same} of {moments} |")
@@ -51,7 +54,7 @@ def run_processes(moments: int, seed: int) -> int:
     """Kill jobs of two processes; return how many did not come to the same bits."""
     failed = 0
     with tempfile.TemporaryDirectory() as name:
-        through: dict[str, float] = {}
+        through: dict[str, Pace] = {}
         for number, strategy in zip(range(moments), itertools.cycle(LOCKSTEP), strict=False):
             like, run = Path(name) / strategy, Path(name) / f"{strategy}-{number}"
             if strategy not in through:

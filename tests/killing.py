@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from roundelay.checkpoint import Checkpoints
 
 ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
 EXPERIMENT = Path(__file__).resolve().parents[1] / "experiments" / "tiny.toml"
-SMALL = ("budget.minibatches=400", "checkpoint.every_frames=800", "task.hidden=[16]", "record.spans=20")
+EVERY_FRAMES = 800
+SMALL = ("budget.minibatches=400", f"checkpoint.every_frames={EVERY_FRAMES}", "task.hidden=[16]", "record.spans=20")
 PERIODS = {
     "averaging": "period=7",
     "bmuf": "block=7",
@@ -30,12 +32,24 @@ LOCKSTEP = (
 PATIENCE_SECONDS = 250.0
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How fast a run goes that is left alone."""
+
+    begin: float
+    """Seconds from the moment that there is a run to its first checkpoint."""
+    between: float
+    """Seconds from one checkpoint to the next."""
+    positions: range
+    """Where the checkpoints are, from 0: the beginning."""
+
+
 @dataclass
 class Killed:
     """What became of a run that was killed."""
 
     moments: list[str] = field(default_factory=list)
-    """Where it stood at each kill, in minibatches saved."""
+    """What the newest checkpoint was at each kill; "end" of a resumption that came to its end before."""
     same: bool = False
     """Whether the model is that of the run that was left alone."""
 
@@ -47,33 +61,58 @@ def words(strategy: str, run: Path, *more: str) -> list[str]:
     return ["train", str(EXPERIMENT), "--out", str(run), "--strategy", strategy, *settings, *more]
 
 
-def undisturbed(strategy: str, run: Path, *more: str) -> float:
-    """Train to the end; return how many seconds the run itself took."""
+def undisturbed(strategy: str, run: Path, *more: str) -> Pace:
+    """Train to the end; return how fast that went."""
     process = start(words(strategy, run, *more))
+    seen: dict[int, float] = {}
     begun = wait_for(run / "run.json", process)
+    while process.poll() is None:
+        seen.setdefault(newest(run), time.monotonic())
+        time.sleep(0.002)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
-    return time.monotonic() - begun
+    first, *_, last = sorted(seen.keys() - {0})
+    step = EVERY_FRAMES // 32
+    return Pace(
+        begin=seen[first] - begun,
+        between=(seen[last] - seen[first]) * step / (last - first),
+        positions=range(0, last + 1, step),
+    )
 
 
-def kill_and_resume(strategy: str, run: Path, like: Path, seconds: float, seed: int, *more: str) -> Killed:
+def kill_and_resume(strategy: str, run: Path, like: Path, pace: Pace, seed: int, *more: str) -> Killed:
     """Kill a run at a random moment, and half of the time its first resumption too; compare it with ``like``."""
     rng, killed = random.Random(seed), Killed()
-    for command in [words(strategy, run, *more), *([["resume", str(run)]] if rng.random() < 0.5 else [])]:
-        process = start(command)
-        wait_for(run / "run.json", process)
-        delay = rng.uniform(0.0, seconds) + (0.0 if command[0] == "train" else 2.0)  # until it has begun again
-        try:
-            process.wait(delay)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        saved = Checkpoints(run).positions()
-        killed.moments.append("end" if process.returncode == 0 else str(saved[0] if saved else 0))
+    while not killed.moments:
+        shutil.rmtree(run, ignore_errors=True)
+        moment = kill(words(strategy, run, *more), run, rng.choice(pace.positions), pace, rng)
+        killed.moments += [moment] if moment != "end" else []  # which was too late: again
+    if rng.random() < 0.5:
+        left = [position for position in pace.positions if position >= newest(run)]
+        killed.moments.append(kill(["resume", str(run)], run, rng.choice(left), pace, rng))
     done = subprocess.run([*ROUNDELAY, "resume", str(run)], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     killed.same = (run / "model.safetensors").read_bytes() == (like / "model.safetensors").read_bytes()
     return killed
+
+
+def kill(command: list[str], run: Path, after: int, pace: Pace, rng: random.Random) -> str:
+    """Start a command and kill it some time after it has saved at a position, before it saves again; return where."""
+    before, process = newest(run), start(command)
+    wait_for(run / "run.json", process)
+    while process.poll() is None and newest(run) < after:
+        time.sleep(0.001)
+    try:
+        process.wait(rng.uniform(0.0, pace.begin if after == before else pace.between))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return "end" if process.returncode == 0 else str(newest(run))
+
+
+def newest(run: Path) -> int:
+    """Return where the newest checkpoint is; 0: there is none."""
+    return max(Checkpoints(run).positions(), default=0)
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
-from roundelay.learner import ALIGNMENT_BYTES, Learner
+from roundelay.layout import ALIGNMENT_BYTES
+from roundelay.learner import Learner
 
 
 def model() -> nn.Sequential:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
+from roundelay.layout import Place, lay_out
 
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator
 
-__all__ = ["Keeper", "Learner", "Place"]
-
-ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
+__all__ = ["Keeper", "Learner"]
 
 
 class Keeper(Protocol):
@@ -35,21 +33,6 @@ class Keeper(Protocol):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take back what `state_dict` gave."""
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where a parameter or a buffer lies in the vector."""
-
-    name: str
-    tensor: Tensor
-    part: slice
-    narrow: Tensor | None
-    """The storage of a tensor whose type is narrower than the vector's, which therefore cannot be a view into it."""
-
-    def view(self, vector: Tensor) -> Tensor:
-        """Return this tensor's part of ``vector``, in its shape."""
-        return vector[self.part].view(self.tensor.shape)
 
 
 class Learner:
@@ -95,7 +78,7 @@ class Learner:
         self.keepers: dict[str, Keeper] = dict(getattr(module, "roundelay_keepers", {}))
         for keeper in self.keepers.values():
             keeper.attach(self)
-        self.places, self.constants, self.tail, blank = _lay_out(module)
+        self.places, self.constants, self.tail, blank = lay_out(module)
         self._parameters = [place for place in self.places if place.part.start < self.tail]
         self._buffers = [place for place in self.places if place.part.start >= self.tail]
         self._narrow = [place for place in self.places if place.narrow is not None]
@@ -366,27 +349,6 @@ class Learner:
 
     def _sum(self) -> float:
         return float(self.weights.sum(dtype=torch.float64))
-
-
-def _lay_out(module: nn.Module) -> tuple[list[Place], list[Tensor], int, Tensor]:
-    """Give every trained parameter and floating buffer its place; also: the constants, the tail, a blank vector."""
-    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    buffers = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
-    constants: list[Tensor] = [p for p in module.parameters() if not p.requires_grad]
-    constants += [b for b in module.buffers() if not b.is_floating_point()]
-    if not parameters:
-        raise SettingsError(f"{type(module).__name__} has no parameter that requires a gradient: nothing to train")
-    wide = [torch.float64] if any(p.dtype == torch.float64 for _, p in parameters) else [torch.float32]
-    blank = torch.zeros(0, dtype=wide[0], device=parameters[0][1].device)
-    unit = ALIGNMENT_BYTES // blank.element_size()
-    places, begin, tail = [], 0, 0
-    for index, (name, tensor) in enumerate([*parameters, *buffers]):
-        narrow = tensor.data if tensor.dtype != blank.dtype else None
-        places.append(Place(name, tensor, slice(begin, begin + tensor.numel()), narrow))
-        begin += -(-tensor.numel() // unit) * unit
-        if index + 1 == len(parameters):
-            tail = begin
-    return places, constants, tail, blank.new_zeros(begin)
 
 
 def _forward_place(call: Callable[[Place], None], place: Place, _: Tensor) -> None:

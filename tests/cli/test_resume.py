@@ -35,8 +35,8 @@ def call(*given: str, **more: Any) -> subprocess.CompletedProcess[str]:
 def test_a_killed_job_on_processes_resumes_to_the_same_bits(trial: int, tmp_path: Path) -> None:
     strategy = LOCKSTEP[(SEED + trial) % len(LOCKSTEP)]
     two = ("--learners", "2")
-    seconds = undisturbed(strategy, tmp_path / "through", *two)
-    killed = kill_and_resume(strategy, tmp_path / "killed", tmp_path / "through", seconds, SEED + trial, *two)
+    pace = undisturbed(strategy, tmp_path / "through", *two)
+    killed = kill_and_resume(strategy, tmp_path / "killed", tmp_path / "through", pace, SEED + trial, *two)
     assert killed.same, f"{strategy}, seed {SEED + trial}, killed at {killed.moments}"
     record = [json.loads(line) for line in (tmp_path / "killed" / "record.jsonl").read_text().splitlines()]
     steps = sorted(event["minibatch"] for event in record if event["event"] == "step")
@@ -47,8 +47,8 @@ def test_a_killed_job_on_processes_resumes_to_the_same_bits(trial: int, tmp_path
 def test_a_killed_simulation_resumes_to_the_same_bits(tmp_path: Path) -> None:
     strategy = sorted(STRATEGIES)[SEED % len(STRATEGIES)]
     given = ("--learners", "4", "--on", "simulator", "--shuffle-ties", "7")
-    seconds = undisturbed(strategy, tmp_path / "through", *given)
-    killed = kill_and_resume(strategy, tmp_path / "killed", tmp_path / "through", seconds, SEED, *given)
+    pace = undisturbed(strategy, tmp_path / "through", *given)
+    killed = kill_and_resume(strategy, tmp_path / "killed", tmp_path / "through", pace, SEED, *given)
     assert killed.same, f"{strategy}, seed {SEED}, killed at {killed.moments}"
 
 

@@ -15,7 +15,8 @@ from roundelay.errors import SettingsError
 from roundelay.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, Link
 from roundelay.strategies import ADPSGD, PairwiseADPSGD, RandomADPSGD
-from roundelay.strategies.mixing import Mixing, find_topology
+from roundelay.strategies.mixing import Mixing
+from roundelay.strategies.topologies import find_topology
 from support import simulated, tiny_job
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quadratic import scattered, walk
 from roundelay.strategies import RandomADPSGD
-from roundelay.strategies.mixing import RandomRing
+from roundelay.strategies.topologies import RandomRing
 
 
 def test_two_steps_by_hand() -> None:

@@ -11,7 +11,8 @@ import torch
 from quadratic import walk
 from roundelay.errors import SettingsError
 from roundelay.strategies import DPSGD
-from roundelay.strategies.mixing import Mixing, find_topology
+from roundelay.strategies.mixing import Mixing
+from roundelay.strategies.topologies import find_topology
 from support import simulated, tiny_job
 
 

@@ -8,7 +8,8 @@ import torch
 from quadratic import Walk, walk
 from roundelay.errors import SettingsError
 from roundelay.strategies import GossipPGA, Synchronous
-from roundelay.strategies.mixing import Mixing, find_topology
+from roundelay.strategies.mixing import Mixing
+from roundelay.strategies.topologies import find_topology
 from support import simulated, tiny_job
 
 

@@ -14,19 +14,8 @@ from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Link
 from roundelay.strategies import ADPSGD, DPSGD, SGP, Averaging, GossipPGA, RandomADPSGD
-from roundelay.strategies.mixing import (
-    TOPOLOGIES,
-    Bipartite,
-    Exponential,
-    Given,
-    Graph,
-    Mixing,
-    Ring,
-    check_matrix,
-    contraction,
-    find_topology,
-    fitting,
-)
+from roundelay.strategies.mixing import Given, Mixing, check_matrix, contraction
+from roundelay.strategies.topologies import TOPOLOGIES, Bipartite, Exponential, Graph, Ring, find_topology, fitting
 from roundelay.strategy import Strategy
 from roundelay.theory.consensus import consensus, curve, formula, measure, noise_gain, pairwise, steps_to, together
 from support import sgd, simulated, tiny_job

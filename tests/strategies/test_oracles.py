@@ -28,7 +28,8 @@ from roundelay.strategies import (
     SynchronousEASGD,
     UpdatesASGD,
 )
-from roundelay.strategies.mixing import Mixing, check_matrix, find_topology
+from roundelay.strategies.mixing import Mixing, check_matrix
+from roundelay.strategies.topologies import find_topology
 from roundelay.strategy import Strategy
 from support import sgd, simulated, tiny_job
 

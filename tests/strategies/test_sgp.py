@@ -10,7 +10,8 @@ from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import SGP
-from roundelay.strategies.mixing import Mixing, find_topology
+from roundelay.strategies.mixing import Mixing
+from roundelay.strategies.topologies import find_topology
 from support import sgd, simulated, tiny_job
 
 STAR = [(0, 1), (0, 2), (0, 3)]

@@ -17,7 +17,8 @@ from rich.table import Table
 
 from roundelay.errors import SettingsError
 from roundelay.run import write_atomically
-from roundelay.strategies.mixing import TOPOLOGIES, Mixing, find_topology
+from roundelay.strategies.mixing import Mixing
+from roundelay.strategies.topologies import TOPOLOGIES, find_topology
 from roundelay.theory.consensus import Consensus, consensus, curve, noise_gain, pairwise
 from roundelay.theory.convergence import ASSUMPTIONS, Convergence, Problem, convergence
 from roundelay.theory.plot import svg, terminal

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.strategies.mixing import find_topology
+from roundelay.strategies.topologies import find_topology
 from roundelay.strategy import Asynchronous
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from roundelay.learner import Learner
-from roundelay.strategies.mixing import Bipartite, fitting
+from roundelay.strategies.topologies import Bipartite, fitting
 from roundelay.strategy import Asynchronous
 
 

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.strategies.mixing import Mixing, find_topology, fitting
+from roundelay.strategies.mixing import Mixing
+from roundelay.strategies.topologies import find_topology, fitting
 from roundelay.strategy import OptimizerState, Strategy
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.learner import Learner, Place
+from roundelay.layout import Place
+from roundelay.learner import Learner
 
 __all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
 

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from roundelay.learner import Learner
-from roundelay.strategies.mixing import Mixing, Ring
+from roundelay.strategies.mixing import Mixing
+from roundelay.strategies.topologies import Ring
 from roundelay.strategy import Strategy
 
 

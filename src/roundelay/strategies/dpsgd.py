@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from roundelay.learner import Learner
-from roundelay.strategies.mixing import Given, Mixing, find_topology
+from roundelay.strategies.mixing import Given, Mixing
+from roundelay.strategies.topologies import find_topology
 from roundelay.strategy import Strategy
 
 

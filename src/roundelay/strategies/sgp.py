@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundelay.learner import Learner
-from roundelay.strategies.mixing import Graph, Topology, find_topology, fitting
+from roundelay.strategies.topologies import Graph, Topology, find_topology, fitting
 from roundelay.strategy import Strategy
 
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.strategies.mixing import Given, Mixing, Topology
+from roundelay.strategies.mixing import Given, Mixing
+from roundelay.strategies.topologies import Topology
 
 __all__ = ["Consensus", "consensus", "curve", "formula", "measure", "noise_gain", "pairwise", "steps_to", "together"]
 
