@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from killing import LOCKSTEP, ROUNDELAY, kill_and_resume, undisturbed, words
 from roundelay.checkpoint import Checkpoints
+from roundelay.cli.resume import command as resume
 from roundelay.strategies import STRATEGIES
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -108,7 +109,9 @@ def test_a_damaged_checkpoint_is_named(stopped: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["run"] == str(run)
 
 
-@pytest.mark.parametrize("damage", ["nothing", "settings", "json"])
+@pytest.mark.parametrize(
+    "damage", ["nothing", "settings", "{", "[]", '{"on": "moon"}', '{"on": "mpi", "options": {"slow": ["x"]}}']
+)
 def test_what_is_no_run_is_named(damage: str, stopped: Path, tmp_path: Path) -> None:
     run = copied(stopped, tmp_path)
     if damage == "nothing":
@@ -116,11 +119,24 @@ def test_what_is_no_run_is_named(damage: str, stopped: Path, tmp_path: Path) -> 
     elif damage == "settings":
         (run / "settings.toml").write_text("learners = 'two'")
     else:
-        (run / "run.json").write_text("{")
+        (run / "run.json").write_text(damage)
     done = call("resume", str(run))
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert str(run) in done.stderr
+
+
+def test_only_who_was_slowed_is_slowed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    straggler = ("--set", "cluster.stragglers=[{learner=0, factor=9.0}]")  # of the simulator alone
+    given = ("--learners", "2", "--slow", "1=1.5", "--set", "budget.minibatches=4", *straggler)
+    assert call(*words("averaging", run, *given)).returncode == 0
+    (run / "model.safetensors").unlink()
+    begun: list[Any] = []
+    monkeypatch.setattr("roundelay.cli.train.train", lambda _, __, options: begun.append(options["slow"]))
+    for more in ([], ["--learners", "1"]):
+        resume.main([str(run), *more], standalone_mode=False)
+    assert begun == [("1=1.5",), ()]
 
 
 # -- launchers --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from roundelay.errors import SettingsError
 from roundelay.experiment import Experiment
 from roundelay.runtimes.cluster import Cluster
 
-__all__ = ["PATIENCE_SECONDS", "chaos_of", "fault_options", "refuse_chaos", "slowed"]
+__all__ = ["PATIENCE_SECONDS", "chaos_of", "fault_options", "parse_slow", "refuse_chaos", "slowed"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 REJOINS = 3
@@ -45,6 +45,22 @@ def chaos_of(options: dict[str, Any], experiment: Experiment) -> Chaos:
     text = options.get("chaos")
     events = parse(text, experiment.learners, servers) if text else []
     return Chaos(events, servers, options.get("rejoins", REJOINS), options.get("patience"))
+
+
+def parse_slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
+    """Read what ``--slow`` gives: learners and by what factor each is slowed."""
+    slow: dict[int, float] = {}
+    for each in given:
+        learner, _, factor = each.partition("=")
+        try:
+            slow[int(learner)] = float(factor)
+        except ValueError:
+            raise SettingsError(f"--slow {each}: expected LEARNER=FACTOR, as in --slow 3=10") from None
+        if not 0 <= int(learner) < learners or float(factor) < 1:
+            raise SettingsError(
+                f"--slow {each}: a learner from 0 to {learners - 1} and a factor of at least 1 would do"
+            )
+    return slow
 
 
 def slowed(cluster: Cluster, chaos: Chaos | None = None) -> dict[str, float]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import click
+import msgspec
 
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment import Experiment
@@ -38,7 +39,7 @@ def command(run: Path, **options: Any) -> None:
     from roundelay.cli.train import train
 
     folder = RunFolder(run)
-    experiment, about = _read(folder)
+    experiment, about, begun = _read(folder)
     if folder.model.exists() and (run / "model.json").exists():
         if options["as_json"]:
             click.echo(json.dumps({"run": str(run), "finished": True}))
@@ -52,22 +53,34 @@ def command(run: Path, **options: Any) -> None:
         lines += said
     for line in lines:
         click.echo(f"{run}: {line}", err=True)
-    slow = tuple(f"{each.learner}={each.factor:g}" for each in experiment.cluster.stragglers if each.begin_seconds == 0)
+    slow = tuple(each for each in begun.options.slow if int(each.partition("=")[0]) < experiment.learners)
     defaults = as_before.make_context("train", [str(folder.settings), "--out", str(run)]).params
-    given = {"on": about["on"], "resume": True, "shuffle_ties": about.get("shuffle_ties"), "slow": slow}
+    given = {"on": begun.on, "resume": True, "shuffle_ties": begun.shuffle_ties, "slow": slow}
     train(experiment, run, defaults | options | given)
 
 
-def _read(folder: RunFolder) -> tuple[Experiment, dict[str, Any]]:
+class _Options(msgspec.Struct):
+    slow: list[Annotated[str, msgspec.Meta(pattern=r"^\d+=")]] = []
+
+
+class _About(msgspec.Struct):
+    """What ``run.json`` tells of how the run was begun."""
+
+    on: Literal["processes", "simulator", "mpi"]
+    options: _Options = msgspec.field(default_factory=_Options)
+    shuffle_ties: int | None = None
+
+
+def _read(folder: RunFolder) -> tuple[Experiment, dict[str, Any], _About]:
     path = folder.path / "run.json"
     if not folder.settings.exists() or not path.exists():
         raise CheckpointError(f"{folder.path}: not a run: there is no {folder.settings.name} and run.json in it")
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        assert isinstance(about["on"], str)
-    except (ValueError, KeyError, TypeError) as error:
+        begun = msgspec.convert(about, _About)
+    except ValueError as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error
-    return Experiment.read(folder.settings), about
+    return Experiment.read(folder.settings), about, begun
 
 
 def changed_versions(about: dict[str, Any]) -> list[str]:
