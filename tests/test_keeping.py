@@ -91,6 +91,11 @@ def test_the_best_may_be_judged_by_errors(tmp_path: Path) -> None:
         kept.add(1, torch.zeros(1), {"loss": 1.0, "error": 0.5})
 
 
+def test_a_score_that_no_evaluation_gives_is_refused_at_once() -> None:
+    with pytest.raises(SettingsError, match="keep.by: unknown score 'eror'; did you mean 'error'"):
+        experiment("best", keep={"by": "eror"}).job()
+
+
 def test_the_mean_of_the_last_is_kept(tmp_path: Path) -> None:
     what = experiment("average", keep={"last": 3})
     result, saved, seen = train(what, tmp_path / "run")

@@ -199,6 +199,8 @@ class Experiment:
     def job(self) -> Job:
         """Make what a learner trains by."""
         task = self.make_task()
+        if task.judged_by and self.keep.by not in (known := (*task.judged_by, "distance")):
+            raise SettingsError(f"keep.by: unknown score {suggest(self.keep.by, known)}")
         optimizer, schedule = self.optimizer_of(task), self.make_schedule()
         optimizer(task.module())  # complains now rather than on every learner
         return Job(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,8 @@ class Task:
     """Frames in a full minibatch."""
     held_out: int = 0
     """Held-out minibatches to evaluate on."""
+    judged_by: ClassVar[tuple[str, ...]] = ()
+    """The scores of `score`, where they are known beforehand: settings that name another are refused at once."""
 
     def module(self) -> nn.Module:
         """Make the model, the same each time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ class Acoustic(Task):
     Models that need no more than a window of frames are given single frames, shuffled over the corpus; all others are
     given chunks, and for CTC whole utterances.  What is held out is scored utterance by utterance, as decoding does it.
     """
+
+    judged_by: ClassVar[tuple[str, ...]] = ("loss", "error")
 
     data: str = ""
     """The folder of prepared data; ``roundelay train --data`` sets it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ class Tiny(Task):
 
     The data are drawn anew from ``data_seed`` wherever they are needed, so there is nothing to bring along.
     """
+
+    judged_by: ClassVar[tuple[str, ...]] = ("loss", "error")
 
     frames_per_epoch: int = 6400
     classes: int = 12
