@@ -95,6 +95,16 @@ def test_a_moved_run_decodes_without_its_data(place: Path, run: Path, tmp_path: 
         assert str(place) not in path.read_text()
 
 
+def test_other_data_of_the_same_name_do_not_overwrite_results(place: Path, run: Path, tmp_path: Path) -> None:
+    folders = []
+    for name in ("one", "two", "one"):
+        heard = tmp_path / name / "heard"
+        if not heard.exists():
+            shutil.copytree(place / "corpus" / "test", heard)
+        folders.append(decode_run(run, heard, "test", language="flat").folder.name)
+    assert folders == ["heard-flat", "heard-flat-2", "heard-flat"]
+
+
 def test_a_moved_run_without_data_says_so(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "run", tmp_path / "run")
     with pytest.raises(DataError, match="the data it was trained on are not at .*; give --data"):

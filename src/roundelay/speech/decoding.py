@@ -205,7 +205,7 @@ def _finish(
 ) -> Decoded:  # fmt: skip
     """Score, and write everything; wer.json last."""
     wer = Wer.of(material.transcripts, {item.utterance: item.words for item in found})
-    folder = run / FOLDER / f"{material.name}-{plan.grammar.name}"
+    folder = _place(run / FOLDER, f"{material.name}-{plan.grammar.name}", data)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "wer.json").unlink(missing_ok=True)
     wer.save(folder)
@@ -234,6 +234,22 @@ def _finish(
     report["decoded"] = _log_decoding(run, material, report)
     write_json(folder / "wer.json", report)
     return Decoded(folder, wer, report, found)
+
+
+def _place(parent: Path, name: str, data: Path) -> Path:
+    """Return where results on ``data`` belong: beside, not over those on other data whose folder has the same name."""
+    folder, number = parent / name, 1
+    while _is_of_other(data, folder):
+        number += 1
+        folder = parent / f"{name}-{number}"
+    return folder
+
+
+def _is_of_other(data: Path, folder: Path) -> bool:
+    try:
+        return Path(read_json(folder / "wer.json")["data"]).resolve() != data.resolve()
+    except (OSError, DataError, KeyError, TypeError):  # nothing is there, or nothing whole
+        return False
 
 
 def ctm(item: Recognised) -> Iterator[str]:
