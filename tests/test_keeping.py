@@ -92,8 +92,8 @@ def test_the_best_may_be_judged_by_errors(tmp_path: Path) -> None:
 
 
 def test_a_score_that_no_evaluation_gives_is_refused_at_once() -> None:
-    with pytest.raises(SettingsError, match="keep.by: unknown score 'eror'; did you mean 'error'"):
-        experiment("best", keep={"by": "eror"}).job()
+    with pytest.raises(SettingsError, match="keep.by: unknown score 'errors'; did you mean 'error'"):
+        experiment("best", keep={"by": "errors"}).job()
 
 
 def test_the_mean_of_the_last_is_kept(tmp_path: Path) -> None:
