@@ -76,7 +76,7 @@ def run_in(
 def kill_in(folder: Path, strategy: Strategy, learners: int, seconds: float) -> bool:
     """Run it in a process of its own, and kill that by SIGKILL after so many seconds; say whether it still ran."""
     process = os.fork()
-    if process == 0:  # pragma: no cover (killed, as a rule)
+    if process == 0:
         try:
             run_in(folder, job_of(strategy), learners)
         finally:

@@ -89,6 +89,13 @@ def test_every_single_byte_is_covered(whole: Path) -> None:
         path.write_bytes(good)
 
 
+def test_what_is_vouched_for_and_is_no_safetensors_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roundelay.checkpoint, "save", lambda _: b"rubbish, and its digest agrees")
+    checkpoints = save_all(tmp_path, 40)
+    with pytest.raises(CheckpointError, match=r"rank-0\.safetensors: "):
+        checkpoints.read(40, 0)
+
+
 def test_parts_of_others_do_not_make_a_checkpoint(tmp_path: Path) -> None:
     checkpoints = save_all(tmp_path, 20, 40)
     (checkpoints.place(40) / "rank-1.json").unlink()  # the run was killed before it was written
