@@ -7,7 +7,7 @@ import pytest
 from quadratic import walk
 from roundelay.errors import SettingsError
 from roundelay.strategies import EASGD, SynchronousEASGD
-from support import simulated, tiny_job
+from support import sgd, simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:
@@ -45,7 +45,19 @@ def test_default_elasticity(kind: type[EASGD], learners: int) -> None:
     outcome = simulated(tiny_job(kind(), minibatches=6), learners)
     for training in outcome.trainings:
         assert isinstance(training.strategy, EASGD)
-        assert training.strategy.alpha == pytest.approx(0.9 / learners)
+        assert training.strategy.alpha == pytest.approx(min(0.5, 0.9 / learners))
+
+
+@pytest.mark.parametrize("kind", [EASGD, SynchronousEASGD])
+def test_one_learner_and_the_centre_do_not_swing(kind: type[EASGD]) -> None:
+    """As they do at 0.9, each passing the other at every exchange, with momentum ever further."""
+    targets = [8.0] * 120
+
+    def end(strategy: EASGD) -> float:
+        return abs(walk(strategy, targets, 1, optimizer=sgd(0.5, 0.9)).consensus - 8)
+
+    assert end(kind(period=2)) < 1e-3
+    assert end(kind(period=2, elasticity=0.9)) > 1
 
 
 @pytest.mark.parametrize(

@@ -26,15 +26,15 @@ class EASGD(Asynchronous):
 
     Zhang, Choromanska & LeCun, 2015, "Deep learning with elastic averaging SGD" (algorithms 1 and 2, EASGD and EAMSGD,
     asynchronous).  The default $\alpha = 0.9/N$ and the overlap of the exchange with the gradient are those of their
-    program; Li et al., 2017 (arXiv 1703.05880) have 0.5.  Departure: $\delta$ is on top of the optimizer's own
-    momentum.
+    program; Li et al., 2017 (arXiv 1703.05880) have 0.5.  Departures: $\delta$ is on top of the optimizer's own
+    momentum; the default $\alpha$ is at most 1/2.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps", "velocity")
     servers = 1
 
     period: int = 10  # tau
-    elasticity: float | None = None  # alpha; 0.9/N by default
+    elasticity: float | None = None  # alpha; 0.9/N by default, 1/2 for one learner
     momentum: float = 0.0  # delta
 
     def check(self, size: int) -> None:
@@ -46,7 +46,8 @@ class EASGD(Asynchronous):
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
 
     def setup(self, me: Learner) -> None:
-        self.alpha = 0.9 / (me.comm.size - self.servers) if self.elasticity is None else self.elasticity
+        usual = min(0.5, 0.9 / (me.comm.size - self.servers))  # from 1/2 on, a learner and the centre pass each other
+        self.alpha = usual if self.elasticity is None else self.elasticity
         self.steps = 0
         self.velocity = torch.zeros_like(me.weights)
 
