@@ -133,6 +133,27 @@ def test_the_last_few_are_kept(tmp_path: Path) -> None:
     assert saver.checkpoints.positions() == [40, 30]
 
 
+def test_who_is_killed_while_it_removes_old_ones_leaves_nothing_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What vouches for a part goes before the part, also where the first rank removes those of others."""
+    saver, gone = Saver(tmp_path, CheckpointSettings(keep=2)), list[str]()
+    unlink = Path.unlink
+
+    def noted(path: Path, missing_ok: bool = False) -> None:
+        gone.append(path.name)
+        unlink(path, missing_ok=missing_ok)
+
+    save_all(tmp_path, 10, 20, 30, size=3)
+    monkeypatch.setattr(Path, "unlink", noted)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # it was killed before
+    saver.submit(snapshot(40, 0, 3))
+    saver.wait()
+    saver.close()
+    assert saver.checkpoints.ranks(20) == saver.checkpoints.ranks(10) == []
+    assert all(gone.index(f"rank-{rank}.json") < gone.index(f"rank-{rank}.safetensors") for rank in range(3))
+
+
 def test_half_written_files_are_cleared_away(tmp_path: Path) -> None:
     checkpoints = save_all(tmp_path, 20, 40)
     for left in (tmp_path / ".model.safetensors.123", checkpoints.place(20) / ".rank-0.safetensors.77"):

@@ -243,6 +243,8 @@ class Saver:
         with contextlib.suppress(OSError):  # then they stay a little longer
             self.checkpoints.remove(old, snapshot.rank)
             for position in old if snapshot.rank == 0 else []:  # parts of ranks that are no more
+                for rank in self.checkpoints.ranks(position):
+                    self.checkpoints.remove([position], rank)
                 shutil.rmtree(self.checkpoints.place(position), ignore_errors=True)
 
     def _insist(self, action: Callable[[], None]) -> None:
