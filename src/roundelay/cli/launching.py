@@ -52,6 +52,7 @@ def _start(experiment: Experiment, out: Path, slow: dict[str, float], options: d
 
 
 def on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Train in the simulator of this process."""
     from roundelay.cli.display import Display
     from roundelay.train import train_simulated
 
@@ -81,6 +82,7 @@ def _slow_cluster(slow: dict[int, float]) -> Cluster:
 
 
 def on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
+    """Train on processes of this host and perhaps others, or as one of those that torchrun or Slurm has started."""
     from roundelay.report.trace import write_trace
     from roundelay.runtimes import environment, launch
     from roundelay.runtimes.hosts import Hosts
@@ -168,6 +170,7 @@ def _fit_world(experiment: Experiment, size: int) -> Experiment:
 
 
 def on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
+    """Train under MPI: start all ranks, or be one of those that mpiexec has started."""
     from roundelay.report.trace import write_trace
     from roundelay.runtimes import mpi, mpi_launch
 
