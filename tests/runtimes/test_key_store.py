@@ -27,6 +27,15 @@ def test_a_client_per_thread() -> None:
     assert other.settle("first", "other") == "one"
 
 
+def test_what_was_written_is_there_for_all() -> None:
+    store, port = keep_store("127.0.0.1")
+    one, other = connect_store("127.0.0.1", port), connect_store("127.0.0.1", port)
+    for number in range(2000):  # torch alone: one in 300 is not there yet
+        one.set(f"result/{number}", number)
+        assert other.get(f"result/{number}") == number
+    del store
+
+
 def test_torch_in_one_line() -> None:
     gloo = (
         "[/src/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:36770. This is typically caused by this or that."

@@ -38,8 +38,9 @@ class Store:
         return Store(c10d.PrefixStore(prefix, self.raw), lambda: c10d.PrefixStore(prefix, self._another()))
 
     def set(self, key: str, value: Any) -> None:
-        """Write ``value``."""
+        """Write ``value``; whoever asks after we have returned finds it."""
         self.raw.set(key, json.dumps(value))
+        self.raw.check([key])  # torch sends a value and does not wait: the answer to this says that it has come
 
     def get(self, key: str) -> Any:
         """Return the value, or ``None`` where there is none."""
