@@ -7,14 +7,13 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from command import ROUNDELAY
 from roundelay.checkpoint import Checkpoints
 
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
 EXPERIMENT = Path(__file__).resolve().parents[1] / "experiments" / "tiny.toml"
 EVERY_FRAMES = 800
 SMALL = ("budget.minibatches=400", f"checkpoint.every_frames={EVERY_FRAMES}", "task.hidden=[16]", "record.spans=20")

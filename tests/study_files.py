@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
+from command import ROUNDELAY
+
 SMALL = """
 title = "small"
 strategies = {strategies}

@@ -9,7 +9,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import roundelay.checkpoint
+from command import ROUNDELAY
 from roundelay.checkpoint import Checkpoints, CheckpointSettings, Saver, Snapshot, choose
 from roundelay.errors import CheckpointError, NumericalError, SettingsError
 from roundelay.guarding import GuardSettings, persist
@@ -414,11 +414,10 @@ def test_with_patience_training_pauses_until_there_is_room(tmp_path: Path, monke
 
 def test_a_limit_on_file_sizes_stops_the_run(tmp_path: Path, root: Path) -> None:
     run = tmp_path / "run"
-    code = "from roundelay.cli import main; main()"
     words = ["train", str(root / "experiments" / "tiny.toml"), "--out", str(run), "--on", "simulator"]
     more = ["--set", "budget.minibatches=60", "--set", "checkpoint.every_frames=640", "--set", "record.spans=0"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *words, *more],
+        [*ROUNDELAY, *words, *more],
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from cases import SETTINGS
+from command import ROUNDELAY
 from roundelay import config
 from roundelay.cli.train import command
 from roundelay.errors import CheckpointError, SettingsError
@@ -208,18 +209,14 @@ def test_processes_agree_with_the_simulator_to_the_bit(kind: str, tmp_path: Path
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
 def test_ranks_that_others_start_agree_with_the_simulator_to_the_bit(launcher: str, tmp_path: Path) -> None:
-    settings, script = tmp_path / "it.toml", tmp_path / "script.py"
+    settings = tmp_path / "it.toml"
     settings.write_text(config.dump(experiment(learners=2, budget={"minibatches": 20})))
-    script.write_text("from roundelay.cli import main\nmain()\n")
     if launcher == "mpiexec":
         pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-        started, on = [*find_mpiexec(), "-n", "2", sys.executable, str(script)], "mpi"
+        started, on = [*find_mpiexec(), "-n", "2", *ROUNDELAY], "mpi"
     else:
-        started, on = (
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-            "processes",
-        )
-        started.append(str(script))
+        started = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        started, on = [*started, "-m", "roundelay"], "processes"
     started += ["train", str(settings), "--out", str(tmp_path / "given"), "--on", on]
     done = subprocess.run(
         started, capture_output=True, text=True, timeout=180, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}

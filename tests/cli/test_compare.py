@@ -7,13 +7,13 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
+from command import ROUNDELAY
+
 STUDY = """
 strategies = {strategies}
 learners = [2]

@@ -6,7 +6,6 @@ import functools
 import http.server
 import json
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -14,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from command import ROUNDELAY
 from corpus_files import write_audio, write_lines, write_split_files
 
 
 def roundelay(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from roundelay.cli import main; main()", *map(str, arguments)]
+    command = [*ROUNDELAY, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from command import ROUNDELAY
 from roundelay.strategies import STRATEGIES
 from roundelay.study.matrix import expand
 from roundelay.study.settings import Study
 
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
 MINIATURE = """
 title = "miniature"
 strategies = ["averaging"]

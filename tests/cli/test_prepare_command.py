@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import tones
+from command import ROUNDELAY
 from roundelay.cli.prepare import command
 from roundelay.speech.prepare import open_prepared
 
@@ -24,9 +24,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the real command in a process of its own."""
-    words = [sys.executable, "-m", "roundelay.cli", "prepare", *map(str, arguments)]
-    code = "from roundelay.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *words[3:]], capture_output=True, text=True, check=False)
+    return subprocess.run([*ROUNDELAY, "prepare", *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
+from command import ROUNDELAY
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:

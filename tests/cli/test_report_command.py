@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 
+from command import ROUNDELAY
 from roundelay.cli.report import command
 from roundelay.errors import SettingsError
 from roundelay.record import Record
-
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from killing import LOCKSTEP, ROUNDELAY, kill_and_resume, undisturbed, words
+from command import ROUNDELAY
+from killing import LOCKSTEP, kill_and_resume, undisturbed, words
 from roundelay.checkpoint import Checkpoints
 from roundelay.cli.resume import command as resume
 from roundelay.strategies import STRATEGIES
@@ -173,10 +174,8 @@ def test_a_lost_rank_ends_the_attempt_and_the_run_resumes_by_itself(launcher: st
         pytest.importorskip("mpi4py", reason="mpi4py is not installed")
         started = [*ROUNDELAY, *command, "--on", "mpi", "--restarts", "1"]
     else:
-        script = tmp_path / "script.py"
-        script.write_text("from roundelay.cli import main\nmain()\n")
         started = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        started += ["--max-restarts", "1", str(script), *command]
+        started += ["--max-restarts", "1", "-m", "roundelay", *command]
     process = subprocess.Popen(
         started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"ROUNDELAY_TEST": str(tmp_path), "OMP_NUM_THREADS": "1"},

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
+from command import ROUNDELAY
 
 
 def call(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
+from command import ROUNDELAY
 from roundelay.cli.curves import bar, curve, thin
 from roundelay.cli.watch import latest
 from roundelay.errors import CheckpointError, MissingExtra
 from roundelay.live import Follower
-
-ROUNDELAY = [sys.executable, "-c", "from roundelay.cli import main; main()"]
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from command import ROUNDELAY
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.study.folder import StudyFolder
 from roundelay.study.matrix import Cell, expand
 from roundelay.study.scheduler import Scheduler, choose_rate
 from roundelay.study.settings import Study
 from roundelay.study.summary import summarise
-from study_files import ROUNDELAY, write_study
+from study_files import write_study
 
 
 class Notes:

@@ -26,13 +26,17 @@ ENTRY = "roundelay.cli.launching:learner"
 
 def _announce(experiment: Experiment, about: dict[str, Any], *, as_json: bool) -> None:
     if not as_json:
-        servers = f" and {about['servers']} servers" if about["servers"] else ""
+        servers = f" and {_some(about['servers'], 'server')}" if about["servers"] else ""
         click.echo(
-            f"{type(experiment.strategy).__name__} on {about['learners']} learners{servers} ({about['on']}): "
+            f"{type(experiment.strategy).__name__} on {_some(about['learners'], 'learner')}{servers} ({about['on']}): "
             f"batch {about['batch']} per learner, {about['global_batch']} in all; "
             f"{about['minibatches']} minibatches, {about['epochs']:g} epochs",
             err=True,
         )
+
+
+def _some(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _start(experiment: Experiment, out: Path, slow: dict[str, float], options: dict[str, Any]) -> tuple[RunFolder, int]:
