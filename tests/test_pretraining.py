@@ -227,6 +227,7 @@ def test_ranks_that_others_start_agree_with_the_simulator_to_the_bit(launcher: s
     for path in ("pretrain/model.safetensors", "model.safetensors"):
         one, other = (load_file(tmp_path / where / path) for where in ("given", "simulator"))
         assert all(torch.equal(one[name], other[name]) for name in one)
+    assert losses(tmp_path / "given", 1) == losses(tmp_path / "simulator", 1), "its record is there, too"
 
 
 def test_several_hosts_are_refused_with_advice(tmp_path: Path) -> None:

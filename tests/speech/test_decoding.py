@@ -105,6 +105,15 @@ def test_other_data_of_the_same_name_do_not_overwrite_results(place: Path, run: 
     assert folders == ["heard-flat", "heard-flat-2", "heard-flat"]
 
 
+def test_how_often_what_was_said_was_decoded(place: Path, run: Path, tmp_path: Path) -> None:
+    counts = []
+    for where, corpus in (("one", "test"), ("two", "dev"), ("three", "test")):
+        heard = tmp_path / where / "heard"
+        shutil.copytree(place / "corpus" / corpus, heard)
+        counts.append(decode_run(run, heard, "test", language="flat", settings=FIXED).report["decoded"])
+    assert counts == [1, 1, 2], "a copy of a test set is the same test set; another of the same name is not"
+
+
 def test_a_moved_run_without_data_says_so(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "run", tmp_path / "run")
     with pytest.raises(DataError, match="the data it was trained on are not at .*; give --data"):

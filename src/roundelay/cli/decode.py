@@ -17,7 +17,7 @@ Examples:
   roundelay decode runs/an4-dnn --split test --language flat
   roundelay decode runs/an4-dnn --data corpora/official --language bigram --jobs 2
   roundelay decode runs/an4-lstm --split test --language bigram --against runs/an4-dnn
-  roundelay decode runs/an4-all --data corpora/official --weights-of runs/an4-dnn
+  roundelay decode runs/an4-all --data corpora/official --weights-of runs/an4-lstm
   roundelay decode runs/an4-dnn --lexicon digits.txt --nbest 5
 """
 _RUN = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,20 +147,19 @@ def _in_world(
     options: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Be one rank of a world that torchrun or Slurm has started: its size minus the servers are learners."""
-    from roundelay.runtimes.processes import from_environment
+    from roundelay.report.trace import write_trace
+    from roundelay.runtimes import given
 
     experiment = _fit_world(experiment, world.size)
     total = experiment.job().budget.total
-    if world.rank == 0:
-        _start(experiment, out, slow, options)
+    given.prepare(world, settings, lambda: _start(experiment, out, slow, options))
 
-    def runtime_of(part: str) -> Runtime:
-        runtime = from_environment(settings, folder=None, part=part)
-        assert runtime is not None
-        return runtime
-
-    start = pretrain_as_rank(experiment, out, runtime_of, as_json=options["as_json"])
-    result = learner(runtime_of("run"), _job(experiment, out, total), start)
+    stage_of = functools.partial(given.rank_of, world, settings)
+    start = pretrain_as_rank(experiment, out, stage_of, as_json=options["as_json"])
+    with given.rank_of(world, settings, out) as runtime:
+        result = learner(runtime, _job(experiment, out, total), start)
+    if world.local_rank == 0:
+        write_trace(out / "record.jsonl", out / "trace.json")
     return result if world.rank == experiment.strategy.servers else None
 
 

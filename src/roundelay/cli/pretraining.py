@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ __all__ = ["learner", "on_one_host", "pretrain", "pretrain_as_rank", "pretrain_o
 
 Launch = Callable[[str, dict[str, Any], Path], list[Any]]
 """Call an entry with settings on every rank, and have records written into a folder; return what each returned."""
+Stage = Callable[[Path, str], AbstractContextManager[Runtime]]
+"""Give this rank's runtime of a stage whose records go to a folder, by the folder and the stage's name."""
 
 
 def on_one_host(experiment: Experiment, out: Path) -> None:
@@ -61,9 +64,7 @@ def pretrain_on_simulator(experiment: Experiment, out: Path, *, as_json: bool) -
         _report(about, as_json=as_json)
 
 
-def pretrain_as_rank(
-    experiment: Experiment, out: Path, runtime_of: Callable[[str], Runtime], *, as_json: bool
-) -> dict[str, Tensor] | None:
+def pretrain_as_rank(experiment: Experiment, out: Path, stage_of: Stage, *, as_json: bool) -> dict[str, Tensor] | None:
     """Pre-train as one rank of a world that is there already; return the weights to start with, None if saved before.
 
     All stages run in the same processes, and what has been done is kept in memory, so that no rank has to wait for a
@@ -76,8 +77,8 @@ def pretrain_as_rank(
         return None
     stages, left = resume(experiment, out)
     for stage in left:
-        with Display(stages.budget(stage).total) as display:
-            runtime = runtime_of(f"pretrain/{stage + 1}")
+        part = f"pretrain/{stage + 1}"
+        with Display(stages.budget(stage).total) as display, stage_of(out / part, part) as runtime:
             about = stages.train(stage, runtime, out, watch=display.watch)
         if runtime.seat == experiment.strategy.servers:
             _report(about, as_json=as_json)

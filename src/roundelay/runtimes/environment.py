@@ -28,6 +28,8 @@ class World:
     """Whether somebody else keeps a store there already."""
     attempt: str = "0"
     """Tells this start of the job from those before it, which may have used the same store."""
+    local_rank: int = 0
+    """Our number among those of our host."""
 
     @property
     def restarted(self) -> bool:
@@ -73,7 +75,8 @@ def _torchrun(environment: Mapping[str, str]) -> World:
         raise SettingsError(f"RANK and WORLD_SIZE are set, but not {missing.args[0]}") from missing
     kept = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return World(int(environment["RANK"]), int(environment["WORLD_SIZE"]), meeting, kept, attempt)
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    return World(rank, size, meeting, kept, attempt, int(environment.get("LOCAL_RANK", rank)))
 
 
 def _slurm(environment: Mapping[str, str]) -> World:
@@ -83,7 +86,8 @@ def _slurm(environment: Mapping[str, str]) -> World:
     host = environment.get("MASTER_ADDR") or first_of(nodes)
     rank, size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
     restarts = environment.get("SLURM_RESTART_COUNT", "0")
-    return World(rank, size, (host, port), kept=False, attempt=f"{job}.{step}.{restarts}")
+    local_rank = int(environment.get("SLURM_LOCALID", rank))
+    return World(rank, size, (host, port), kept=False, attempt=f"{job}.{step}.{restarts}", local_rank=local_rank)
 
 
 def first_of(nodes: str) -> str:

@@ -27,7 +27,7 @@ from roundelay.runtimes.session import Session, serve_next
 from roundelay.runtimes.store import Store
 from roundelay.strategy import Strategy
 
-__all__ = ["Options", "Place", "ProcessRuntime", "from_environment"]
+__all__ = ["Options", "Place", "ProcessRuntime", "from_environment", "meet"]
 
 T = TypeVar("T")
 FLUSH_SECONDS = 1.0
@@ -281,7 +281,7 @@ def from_environment(
         return None
     options = options or Options()
     torch.set_num_threads(options.threads)
-    store = _meet(world, options.patience_seconds).under(part)
+    store = meet(world, options.patience_seconds).under(part)
     place = Place(world.rank, world.size, host=world.host, address=world.address)
     runtime = ProcessRuntime(store, place, options, folder=folder)
     atexit.register(runtime.stop)
@@ -289,6 +289,6 @@ def from_environment(
 
 
 @functools.cache
-def _meet(world: environment.World, patience_seconds: float) -> Store:
+def meet(world: environment.World, patience_seconds: float) -> Store:
     """Connect to the store, or keep it, once in a process."""
     return world.connect(patience_seconds)

@@ -15,7 +15,7 @@ from roundelay import config
 from roundelay.errors import DataError
 from roundelay.run import RunFolder
 from roundelay.speech.bundle import Bundle
-from roundelay.speech.files import read_json, write_json, write_text
+from roundelay.speech.files import digest, read_json, write_json, write_text
 from roundelay.speech.grammar import Grammar, other_grammar, own_grammar
 from roundelay.speech.material import Material, open_material
 from roundelay.speech.network import open_run
@@ -79,6 +79,8 @@ def decode_run(
     run, settings = Path(run), settings or DecodeSettings()
     bundle = open_run(run)
     with grammar_for(bundle, language, settings) as grammar:
+        if settings.weights_of is not None:
+            _weights_of(settings.weights_of, grammar)  # or say at once that there are none
         data = data if data is not None else _own_data(bundle)
         with open_material(
             bundle, data, split, jobs=settings.jobs, resample=settings.resample, progress=progress
@@ -264,11 +266,12 @@ def _nbest(item: Recognised) -> dict[str, Any]:
 
 
 def _log_decoding(run: Path, material: Material, report: dict[str, Any]) -> int:
-    """Note that a split was decoded, and count how often it has been by now."""
-    path = run / FOLDER / LOG
-    row = {"material": material.name} | {
+    """Note that a split was decoded, and count how often it has been by now, wherever its data lay."""
+    path, said = run / FOLDER / LOG, digest(material.transcripts)
+    row = {"material": material.name, "transcripts": said} | {
         name: report[name] for name in ("language", "wer", "scale", "penalty", "prior")
     }
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    return sum(json.loads(line)["material"] == material.name for line in path.read_text(encoding="utf-8").splitlines())
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return sum(row.get("transcripts") == said for row in rows)
