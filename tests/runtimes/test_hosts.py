@@ -276,6 +276,14 @@ def test_the_first_host_of_slurm(nodes: str, first: str) -> None:
     assert first_of(nodes) == first
 
 
+def test_a_first_host_that_nobody_knows() -> None:
+    said = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "nobody.invalid"}
+    world = environment.find(said)
+    assert world is not None
+    with pytest.raises(CommunicationError, match=r"rank 1: nobody.invalid: .*; let MASTER_ADDR be an address of the"):
+        world.connect(5.0)
+
+
 @pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

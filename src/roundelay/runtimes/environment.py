@@ -50,6 +50,12 @@ class World:
         """Connect to the store, or keep it, if that is our part."""
         host, port = self.meeting
         try:
+            socket.getaddrinfo(host, port)  # torch would try for minutes
+        except OSError as error:
+            raise CommunicationError(
+                f"rank {self.rank}: {host}: {error.strerror}; let MASTER_ADDR be an address of the first host"
+            ) from error
+        try:
             if self.rank == 0 and not self.kept:
                 store, _ = keep_store(host, port)
             else:
