@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import roundelay
-from roundelay.errors import SettingsError
+from roundelay.errors import CheckpointError, SettingsError
 from roundelay.joining import Joined
 from roundelay.runtimes.local import LocalRuntime
 
@@ -161,3 +162,104 @@ def test_the_example_under_torchrun(size: int, root: Path, tmp_path: Path) -> No
     assert found is not None, done.stdout
     assert float(found[1]) < 1.2  # it begins at 3.4
     assert set(load_file(tmp_path / "join-model.safetensors")) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+LOOP = """
+import os, signal, sys
+import torch
+from torch import nn
+import roundelay
+
+folder, strategy, stop = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(3)
+data = torch.utils.data.TensorDataset(torch.randn(60, 4), torch.randn(60, 1))
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+chosen = roundelay.BMUF(block=4) if strategy == "bmuf" else roundelay.ADPSGD()
+with roundelay.join(model, optimizer, chosen, seed=1, checkpoints=folder + "/checkpoints") as learner:
+    for epoch in learner.epochs(6):
+        for k, (x, y) in enumerate(learner.share(torch.utils.data.DataLoader(data, batch_size=5, shuffle=True))):
+            if epoch == stop and k == 2 and learner.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
+            with learner.minibatch():
+                nn.functional.mse_loss(model(x), y).backward()
+        if learner.rank == 0:
+            print("epoch", epoch, flush=True)
+    learner.save(folder + "/model.safetensors")
+"""
+
+
+def run_loop(folder: Path, strategy: str, stop: int, learners: int = 2) -> list[int]:
+    folder.mkdir(exist_ok=True)
+    (folder / "loop.py").write_text(LOOP)
+    words = ["--standalone", "--nproc-per-node", str(learners), "--max-restarts", "1"]
+    words += [str(folder / "loop.py"), str(folder), strategy, str(stop)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(line.removeprefix("epoch ")) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_goes_on_from_its_last_epoch(tmp_path: Path) -> None:
+    assert run_loop(tmp_path / "through", "bmuf", -1) == list(range(6))
+    trained = run_loop(tmp_path / "killed", "bmuf", 3)
+    assert trained in ([0, 1, 2, 3, 4, 5], [0, 1, 2, 2, 3, 4, 5]), "epoch 2 may not have been on disk"
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("through", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert run_loop(tmp_path / "killed", "bmuf", -1) == [], "nothing is left to do"
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_goes_on_with_more_learners(tmp_path: Path) -> None:
+    assert run_loop(tmp_path, "adpsgd", -1) == list(range(6))
+    shutil.rmtree(tmp_path / "checkpoints" / "checkpoints" / "0000000072")
+    assert run_loop(tmp_path, "adpsgd", -1, learners=3) == [5]
+
+
+@pytest.mark.parametrize("strategy", [roundelay.Synchronous(), roundelay.BMUF(block=4), roundelay.ADPSGD()])
+def test_alone_it_goes_on_to_the_bit(strategy: roundelay.Strategy, tmp_path: Path) -> None:
+    def train(where: Path, total: int) -> Tensor:
+        module = model()
+        with joined(module, strategy, checkpoints=where) as learner:
+            for _ in learner.epochs(total):
+                for x, y in learner.share(BATCHES):
+                    with learner.minibatch():
+                        nn.functional.mse_loss(module(x), y).backward()
+            with learner.consensus() as vector:
+                return vector.clone()
+
+    through = train(tmp_path / "through", 5)
+    train(tmp_path / "parts", 2)
+    assert torch.equal(train(tmp_path / "parts", 5), through)
+    assert len(list((tmp_path / "parts" / "checkpoints").iterdir())) == 3, "the last few stay"
+
+
+def test_checkpoints_of_another_model_or_strategy_are_refused(tmp_path: Path) -> None:
+    with joined(model(), checkpoints=tmp_path) as learner:
+        for _ in learner.epochs(1):
+            for _ in learner.share(BATCHES):
+                with learner.minibatch():
+                    pass
+    with pytest.raises(CheckpointError, match=r"of another model: weight is \[1, 3\], here \[1, 9\]; name"):
+        joined(nn.Linear(9, 1), checkpoints=tmp_path)
+    with pytest.raises(CheckpointError, match=r"made by Synchronous, not BMUF; name another folder"):
+        joined(model(), roundelay.BMUF(), checkpoints=tmp_path)
+
+
+def test_own_minibatches_are_numbered_on_from_epoch_to_epoch() -> None:
+    numbers = []
+    with joined(model()) as learner:
+        for _ in learner.epochs(2):
+            for _ in learner.share(iter(BATCHES[:3])):
+                with learner.minibatch():
+                    numbers.append(learner._me.minibatch)
+    assert numbers == [0, 1, 2, 3, 4, 5], "schedules go by them, and seeds"
+
+
+def test_epochs_are_counted_without_checkpoints() -> None:
+    with joined(model()) as learner:
+        assert list(learner.epochs(3)) == [0, 1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -17,9 +18,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from roundelay.budget import Budget, Claim, Stretch
+from roundelay.checkpoint import Saver
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, SettingsError
 from roundelay.learner import Learner
+from roundelay.meeting import gather_json
+from roundelay.meeting import save as save_checkpoint
 from roundelay.run import write_atomically
 from roundelay.runtime import Runtime
 from roundelay.runtimes.local import LocalRuntime
@@ -43,12 +47,15 @@ def join(
     schedule: Schedule | None = None,
     clip: float | None = None,
     seed: int | None = None,
+    checkpoints: str | Path | None = None,
     runtime: Runtime | None = None,
 ) -> Joined:
     """Make this process a learner of the run that torchrun, mpirun or Slurm started, or of one of its own.
 
     ``strategy`` takes over averaging and the optimizer's steps; ``optimizer.step()`` left in the loop does nothing.
     With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats whoever trains it.
+    With ``checkpoints``, a folder for nothing else, `Joined.epochs` saves the state of all after each epoch there, and
+    a job that is started again goes on from it.
 
     >>> import roundelay
     >>> model = nn.Linear(2, 1)
@@ -58,8 +65,12 @@ def join(
     ...         nn.functional.mse_loss(model(x), y).backward()
     >>> learner.close()
     """
-    me = Learner(model, optimizer, clip=clip)
-    return Joined(me, strategy, runtime if runtime is not None else _find_runtime(), schedule=schedule, seed=seed)
+    me, saver = Learner(model, optimizer, clip=clip), None
+    if checkpoints is not None:
+        Path(checkpoints).mkdir(parents=True, exist_ok=True)
+        saver = Saver(Path(checkpoints))
+    runtime = runtime if runtime is not None else _find_runtime()
+    return Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver)
 
 
 def _find_runtime() -> Runtime:
@@ -81,22 +92,57 @@ class _UsersTask(Task):
         return 1
 
 
+class _Done:
+    """How far a user's loop has come, which checkpoints hold too."""
+
+    def __init__(self) -> None:
+        self.epochs = self.minibatches = 0
+
+    def attach(self, me: Learner) -> None:
+        """Need nothing of the learner."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: torch.tensor(number) for name, number in vars(self).items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.epochs, self.minibatches = int(state["epochs"]), int(state["minibatches"])
+
+
 class Joined:
     """A learner in a loop of the user's own."""
 
     def __init__(
-        self, me: Learner, strategy: Strategy, runtime: Runtime, *, schedule: Schedule | None, seed: int | None
+        self,
+        me: Learner,
+        strategy: Strategy,
+        runtime: Runtime,
+        *,
+        schedule: Schedule | None,
+        seed: int | None,
+        saver: Saver | None = None,
     ) -> None:
         self._seed, self._runtime, self._me = seed, runtime, me
         self._training = Training(
             me, strategy, runtime, task=_UsersTask(), budget=Budget(1, 1), schedule=schedule, seed=seed or 0
         )
         self._training.stretches = [Stretch(0, 0, warmup=False, evaluate=False)]
+        self._training.saver = saver
+        self._done = me.keepers["loop"] = _Done()
         self._claim: Claim | None = None
         self._unmet = False
+        self._reached = 0  # where our own minibatches end
         if me.optimizer is not None:
             _silence(me.optimizer)
         self._runtime.run(self._training.assemble())
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Stand where the checkpoint was made that we were put back to, if there is one."""
+        everyone = self._runtime.run(gather_json(self._training.world, vars(self._done)))
+        self._done.epochs = max(each["epochs"] for each in everyone)  # who is new among us was told nothing
+        self._done.minibatches = max(each["minibatches"] for each in everyone)
+        self._training.stretches = [Stretch(0, self._done.minibatches, warmup=False, evaluate=False)]
+        self._training.stretch = 0
 
     @property
     def rank(self) -> int:
@@ -114,6 +160,26 @@ class Joined:
         return self._me.serves
 
     # -- the loop -----------------------------------------------------------------------------------------------
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """Count epochs up to ``total``, from where the last checkpoint was made, and make one after each.
+
+        Every rank must go through it.  Without ``checkpoints`` it counts from 0.
+        """
+        while self._done.epochs < total:
+            yield self._done.epochs
+            self._meet()
+            self._done.epochs += 1
+            self._save(self._training.stretches[-1].end)
+
+    def _save(self, minibatches: int) -> None:
+        saver, trained = self._training.saver, minibatches > self._done.minibatches
+        self._done.minibatches = minibatches
+        if saver is not None and trained:
+            saver.wait()
+            self._runtime.run(_any(self._training.world))  # what was saved last is on disk everywhere
+            save_checkpoint(self._training, minibatches)
+            self._runtime.run(_any(self._training.world))
 
     def share(self, loader: Iterable[B], *, own: bool | None = None) -> Iterator[B]:
         """Hand out this learner's minibatches of ``loader``, and end on all learners together.
@@ -157,9 +223,10 @@ class Joined:
                 continue
             if epoch != training.epoch:
                 continue
-            position, rounds = first + rounds * group.size, rounds + 1
+            position, rounds = first + rounds * self.learners, rounds + 1
+            self._reached = position + self.learners
             if own.more:
-                yield Claim(position + group.rank, position), own.take()
+                yield Claim(position + self.rank, position), own.take()
             else:
                 self._idle(Claim(None, position))
 
@@ -185,6 +252,14 @@ class Joined:
             stretch = self._training.stretch
             self._guarded(self._training.meet())
             self._unmet = self._training.stretch == stretch
+            if not self._unmet:
+                self._count()
+
+    def _count(self) -> None:
+        """Agree on how far we have come: with minibatches of their own some may have trained more than others."""
+        stretches = self._training.stretches
+        reached = self._runtime.run(gather_json(self._training.world, self._reached))
+        stretches[-1] = dataclasses.replace(stretches[-1], end=max(stretches[-1].end, *reached))
 
     @contextlib.contextmanager
     def minibatch(self, frames: int = 1) -> Iterator[None]:
@@ -266,6 +341,9 @@ class Joined:
     def close(self) -> None:
         """Leave the run; every rank must call it, or use the learner in a ``with`` statement."""
         self._meet()
+        if self._training.saver is not None:
+            self._training.saver.wait()
+            self._training.saver.close()
         self._runtime.run(_any(self._training.world))
         self._runtime.run(self._runtime.close(self._me))
 

@@ -117,6 +117,11 @@ class Learner:
 
     # -- around the gradient ------------------------------------------------------------------------------------
 
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shape of each parameter and buffer in the vector, in its order."""
+        return {place.name: list(place.tensor.shape) for place in self.places}
+
     def at(self, minibatch: int) -> None:
         """Stand at this minibatch of the whole run: the learning rate goes by it."""
         self.minibatch = minibatch

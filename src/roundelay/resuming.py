@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundelay.checkpoint import Snapshot, choose
+from roundelay.errors import CheckpointError
 from roundelay.fingerprint import compare
 from roundelay.meeting import first_cut, gather_json
 from roundelay.merging import make_plan
@@ -69,6 +70,8 @@ async def resume(training: Training, view: View) -> None:
     position, size = plan["position"], plan["size"]
     runtime.stand_still(still=True)
     parts = [saver.checkpoints.read(position, part) for part in range(view.rank, size, view.size)]
+    for part in parts:
+        _check(training, part)
     if parts:  # before anybody waits: virtual time does not pass meanwhile
         runtime.restore({"now": parts[0].state["runtime"]["now"]})
     saver.attempt = plan["attempt"] + 1
@@ -105,6 +108,20 @@ async def resume(training: Training, view: View) -> None:
         )
     await world.mean(torch.zeros(1))
     runtime.stand_still(still=False)
+
+
+def _check(training: Training, part: Snapshot) -> None:
+    """See that a checkpoint is of this model and this strategy; a loop of the user's own may have changed meanwhile."""
+    assert training.saver is not None
+    where, strategy = training.saver.checkpoints.place(part.position), type(training.strategy).__name__
+    theirs, ours = part.state["shapes"], training.me.shapes
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        if theirs.get(name) != ours.get(name):
+            found = f"{theirs.get(name, 'not there')}, here {ours.get(name, 'not there')}"
+            raise CheckpointError(f"{where}: of another model: {name} is {found}; name another folder")
+    if part.state["strategy_name"] != strategy:
+        made = part.state["strategy_name"]
+        raise CheckpointError(f"{where}: made by {made}, not {strategy}; name another folder")
 
 
 def _common(part: Snapshot) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def take(training: Training, position: int) -> Snapshot:
         "unsafe": training.ledger.trained,
         "warmup": training.acting is training.warming,
         "strategy_name": type(training.strategy).__name__,
+        "shapes": me.shapes,
         "figures": me.figures,
         "moved": me.moved,
         "cut": me.cut,
