@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 Entry = Callable[[mpi.MpiRuntime, dict[str, Any]], Any]
 
 BANNERS = (b"=" * 83, b"-" * 74)  # by which MPICH and Open MPI begin to speak of a rank that died
+OWN = (1, 2)  # statuses that our ranks end by; MPICH gives a signal's number as it is
 PATIENCE_SECONDS = 5.0  # for mpiexec to end its ranks when it is told to
 
 
@@ -55,19 +56,20 @@ def run(
     if size < 1:
         raise SettingsError(f"learners must be at least 1, not {size}")
     command = [*find_mpiexec(), "-n", str(size), sys.executable, "-m", __name__]
-    with tempfile.TemporaryDirectory(prefix="roundelay-mpi-") as name:
-        job = Path(name)
-        told = {"entry": entry, "settings": settings, "threads": threads, "spans": spans}
-        told |= {"folder": str(folder) if folder else None, "slow": list((slow or {}).items())}
-        with (job / "job.json").open("w+", encoding="utf-8") as file:
-            json.dump(told, file)
-            file.flush()
-            fcntl.flock(file, fcntl.LOCK_EX)  # as long as we live
-            status = _watch([*command, name], job, threads)
+    told = {"entry": entry, "settings": settings, "threads": threads, "spans": spans}
+    told |= {"folder": str(folder) if folder else None, "slow": list((slow or {}).items())}
+    with (
+        tempfile.TemporaryDirectory(prefix="roundelay-mpi-", ignore_cleanup_errors=True) as name,
+        (Path(name) / "job.json").open("w+", encoding="utf-8") as file,
+    ):
+        json.dump(told, file)
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)  # as long as we live: a rank that gets it removes all of this, and ends
+        status = _watch([*command, name], Path(name), threads)
         if folder is not None and any(folder.glob("record-*.jsonl")):
             merge_records(folder, keep=True)  # a job that failed has not done it itself
-        _raise_first(job)
-        results = [job / f"result-{rank}.json" for rank in range(size)]
+        _raise_first(Path(name))  # some ranks outlive mpiexec by a moment
+        results = [Path(name) / f"result-{rank}.json" for rank in range(size)]
         if status or not all(result.exists() for result in results):
             raise CommunicationError(f"mpiexec: {_describe(status)}; the run can be resumed")
         return [json.loads(result.read_text(encoding="utf-8")) for result in results]
@@ -196,7 +198,7 @@ def _raise_first(job: Path) -> None:
 
 def _describe(status: int) -> str:
     number = -status if status < 0 else status - 128 if status > 128 else status
-    if status < 0 or number in set(signal.Signals):
+    if status not in OWN and (status < 0 or number in set(signal.Signals)):
         return f"a rank was ended by {signal.Signals(number).name}"
     return f"the ranks ended without a result, status {status}"
 

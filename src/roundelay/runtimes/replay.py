@@ -38,8 +38,6 @@ class KeptOrder:
 
     def wait(self, what: str, action: Callable[[str], None]) -> None:
         """Have ``action`` called in its turn."""
-        if self._turn == len(self._tokens):
-            raise Mismatch(f"{self._who} did {what!r} after the end of the recorded order")
         self._waiting[what].append(action)
         self._go_on()
 
@@ -52,6 +50,9 @@ class KeptOrder:
             self._turn += 1
             action = queue.popleft()
             self._kernel.after(0.0, lambda action=action, token=token: action(token))  # type: ignore[misc]
+        for what, queue in self._waiting.items():
+            if queue:
+                raise Mismatch(f"{self._who} did {what!r} after the end of the recorded order")
 
 
 class _Turn:
