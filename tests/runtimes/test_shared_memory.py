@@ -45,7 +45,8 @@ def test_mismatched_collectives_are_named(transport: str) -> None:
 @pytest.mark.slow
 def test_memory_is_used_again() -> None:
     for early, late in launch.run(verbs.entry("reuse"), {}, size=2, options=Options(transport="shared")):
-        assert late == early
+        # One more may be under way at some moment; not to give back the smallest of three kinds would cost 1.6 MB.
+        assert late - early < 1_000_000
 
 
 @needs_sharing
