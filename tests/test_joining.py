@@ -244,7 +244,7 @@ def test_checkpoints_of_another_model_or_strategy_are_refused(tmp_path: Path) ->
             for _ in learner.share(BATCHES):
                 with learner.minibatch():
                     pass
-    with pytest.raises(CheckpointError, match=r"of another model: weight is \[1, 3\], here \[1, 9\]; name"):
+    with pytest.raises(CheckpointError, match=r"of another model: weight \[1, 3\], here weight \[1, 9\]; name"):
         joined(nn.Linear(9, 1), checkpoints=tmp_path)
     with pytest.raises(CheckpointError, match=r"made by Synchronous, not BMUF; name another folder"):
         joined(model(), roundelay.BMUF(), checkpoints=tmp_path)

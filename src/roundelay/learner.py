@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -118,9 +118,9 @@ class Learner:
     # -- around the gradient ------------------------------------------------------------------------------------
 
     @property
-    def shapes(self) -> dict[str, list[int]]:
-        """The shape of each parameter and buffer in the vector, in its order."""
-        return {place.name: list(place.tensor.shape) for place in self.places}
+    def shapes(self) -> list[list[Any]]:
+        """The name and shape of each parameter and buffer in the vector, in its order."""
+        return [[place.name, list(place.tensor.shape)] for place in self.places]
 
     def at(self, minibatch: int) -> None:
         """Stand at this minibatch of the whole run: the learning rate goes by it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -115,10 +116,10 @@ def _check(training: Training, part: Snapshot) -> None:
     assert training.saver is not None
     where, strategy = training.saver.checkpoints.place(part.position), type(training.strategy).__name__
     theirs, ours = part.state["shapes"], training.me.shapes
-    for name in [*ours, *(name for name in theirs if name not in ours)]:
-        if theirs.get(name) != ours.get(name):
-            found = f"{theirs.get(name, 'not there')}, here {ours.get(name, 'not there')}"
-            raise CheckpointError(f"{where}: of another model: {name} is {found}; name another folder")
+    for their, our in itertools.zip_longest(theirs, ours, fillvalue=["nothing", []]):
+        if their != our:
+            found = f"{their[0]} {their[1]}, here {our[0]} {our[1]}"
+            raise CheckpointError(f"{where}: of another model: {found}; name another folder")
     if part.state["strategy_name"] != strategy:
         made = part.state["strategy_name"]
         raise CheckpointError(f"{where}: made by {made}, not {strategy}; name another folder")
