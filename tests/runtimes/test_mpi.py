@@ -4,9 +4,11 @@ import contextlib
 import importlib.util
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -271,6 +273,19 @@ def test_what_rank_0_prepares_may_fail() -> None:
     done = under_mpiexec(HERE, f"{JOBS}:assemble_again", "fail")
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if "exists" in line] == ["roundelay: runs/a: exists already"]
+
+
+def test_what_a_rank_has_written_is_read_before_it_ends_all() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"why\n")
+    late = threading.Timer(0.1, os.read, (reader, 100))
+    late.start()
+    mpi._await_reader(writer)
+    assert select.select([reader], [], [], 0)[0] == []
+    late.join()
+    os.close(reader)
+    os.close(writer)
+    mpi._await_reader(writer)  # closed: nobody reads it
 
 
 def test_under_mpi_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

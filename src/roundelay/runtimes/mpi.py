@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
+import stat
 import sys
+import termios
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -32,6 +35,7 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 PATIENCE_SECONDS = 60.0  # for the others, of a rank that exits without having closed its run
+READING_SECONDS = 1.0  # for mpiexec, of a rank that has said why it ends all
 
 
 def under_mpi() -> bool:
@@ -63,8 +67,20 @@ def end_all(status: int) -> NoReturn:
 
     sys.stdout.flush()
     sys.stderr.flush()
+    for output in (1, 2):
+        _await_reader(output)
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)  # MPICH's Abort may return before the end comes
+
+
+def _await_reader(output: int) -> None:
+    """Wait until what was written to a pipe is read: an abort overtakes it, and MPICH's mpiexec then drops it."""
+    with contextlib.suppress(OSError):  # it may be closed
+        if not stat.S_ISFIFO(os.fstat(output).st_mode):
+            return
+        deadline = time.monotonic() + READING_SECONDS
+        while any(fcntl.ioctl(output, termios.FIONREAD, bytes(4))) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 def _end_all_with_us() -> None:
