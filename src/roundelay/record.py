@@ -64,9 +64,9 @@ class Record:
     def abandon(self) -> None:
         """Write nothing more; again is harmless."""
         self.flush()
-        if self._owned and self._file is not None:
-            self._file.close()
-        self._file = None
+        file, self._file = self._file, None  # another thread may still write
+        if self._owned and file is not None:
+            file.close()
 
     def mark(self) -> dict[str, Any]:
         """Return where the record stands, for `rewind`: the file and its length, and all that was counted."""

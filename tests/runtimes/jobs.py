@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +176,26 @@ def train_traced(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str,
     (folder / f"pid-{mine}.tmp").rename(folder / f"pid-{mine}")
     consensus = runtime.run(training.run())
     return {"digest": digest(consensus), "loss": training.scores.get("loss"), "epoch": training.epoch}
+
+
+def end_while_waiting(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
+    """Be told to end while waiting for the baton, which another thread has, and be slow to do so."""
+    runtime.run(make_training(runtime, settings).assemble())
+    taken = threading.Event()
+
+    def serve() -> None:
+        with runtime.baton.held():
+            taken.set()
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)
+
+    try:
+        with runtime.baton.down():
+            threading.Thread(target=serve, daemon=True).start()
+            taken.wait()
+    finally:
+        time.sleep(0.3)
 
 
 def tell(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:

@@ -183,6 +183,13 @@ def test_interrupt(tmp_path: Path, whole_group: bool) -> None:
 
 
 @pytest.mark.slow
+def test_told_to_end_in_the_middle_of_anything(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CommunicationError, match="no learner is left: learner 0 ended by exit status"):
+        launch.run(jobs.entry("end_while_waiting"), {"strategy": "gossip", "minibatches": 10}, size=1)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_nobody(tmp_path: Path) -> None:
     with launcher(tmp_path) as (process, everyone):
         os.kill(everyone[-1], signal.SIGSTOP)  # not even one that cannot hear

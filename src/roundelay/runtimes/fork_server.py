@@ -188,6 +188,8 @@ class _Server:
             _become_learner(parent, files, job)
             self._socket.close()
             status = self._work(job)
+        except SystemExit:
+            pass  # told to end before it had begun
         except BaseException:
             traceback.print_exc()
         finally:

@@ -28,6 +28,10 @@ ENDED_BY_TERM = 128 + signal.SIGTERM
 logger = logging.getLogger(__name__)
 
 
+class _ToldToEnd(SystemExit):
+    """The launcher has sent SIGTERM."""
+
+
 def find_entry(name: str) -> Entry:
     """Return the function called ``package.module:function`` or ``path/to/file.py:function``."""
     where, _, what = name.rpartition(":")
@@ -67,6 +71,12 @@ def work(job: dict[str, Any]) -> int:
         runtime.leave()
     except NotNeeded as error:
         logger.info("%s", error)
+    except _ToldToEnd:  # wherever we were: nobody knows whose the baton is, so that nothing is closed but the record
+        if runtime is not None:
+            with contextlib.suppress(RoundelayError):  # a full disk, say
+                runtime.record.close(runtime.now())
+        runtime = None
+        return ENDED_BY_TERM
     except SystemExit as error:
         return int(error.code) if isinstance(error.code, int) else 1
     except BaseException as error:
@@ -90,4 +100,5 @@ def _hand_in(store: Store, learner: int, who: str, error: BaseException) -> None
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(ENDED_BY_TERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _ToldToEnd(ENDED_BY_TERM)
