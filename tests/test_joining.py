@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import logging
@@ -20,8 +21,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import roundelay
-from roundelay.errors import CheckpointError, SettingsError
+from command import ROUNDELAY
+from roundelay.errors import CheckpointError, NumericalError, SettingsError
 from roundelay.joining import Joined
+from roundelay.runtimes import mpi_launch
 from roundelay.runtimes.local import LocalRuntime
 
 BATCHES = [(torch.full((4, 3), float(k)) / 10, torch.ones(4, 1)) for k in range(12)]
@@ -178,7 +181,7 @@ data = torch.utils.data.TensorDataset(torch.randn(60, 4), torch.randn(60, 1))
 model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 chosen = roundelay.BMUF(block=4) if strategy == "bmuf" else roundelay.ADPSGD()
-with roundelay.join(model, optimizer, chosen, seed=1, checkpoints=folder + "/checkpoints") as learner:
+with roundelay.join(model, optimizer, chosen, seed=1, checkpoints=folder + "/checkpoints", record=folder) as learner:
     for epoch in learner.epochs(6):
         for k, (x, y) in enumerate(learner.share(torch.utils.data.DataLoader(data, batch_size=5, shuffle=True))):
             if epoch == stop and k == 2 and learner.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -203,6 +206,12 @@ def run_loop(folder: Path, strategy: str, stop: int, learners: int = 2) -> list[
     return [int(line.removeprefix("epoch ")) for line in done.stdout.splitlines()]
 
 
+def recorded(folder: Path) -> list[int]:
+    """Return the minibatches in a folder's record."""
+    lines = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+    return sorted(line["minibatch"] for line in lines if line["event"] == "step")
+
+
 @pytest.mark.slow
 def test_a_loop_of_ones_own_goes_on_from_its_last_epoch(tmp_path: Path) -> None:
     assert run_loop(tmp_path / "through", "bmuf", -1) == list(range(6))
@@ -210,7 +219,9 @@ def test_a_loop_of_ones_own_goes_on_from_its_last_epoch(tmp_path: Path) -> None:
     assert trained in ([0, 1, 2, 3, 4, 5], [0, 1, 2, 2, 3, 4, 5]), "epoch 2 may not have been on disk"
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("through", "killed"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+    assert recorded(tmp_path / "killed") == recorded(tmp_path / "through") == list(range(72)), "what was undone is not"
     assert run_loop(tmp_path / "killed", "bmuf", -1) == [], "nothing is left to do"
+    assert recorded(tmp_path / "killed") == list(range(72))
 
 
 @pytest.mark.slow
@@ -263,3 +274,118 @@ def test_own_minibatches_are_numbered_on_from_epoch_to_epoch() -> None:
 def test_epochs_are_counted_without_checkpoints() -> None:
     with joined(model()) as learner:
         assert list(learner.epochs(3)) == [0, 1, 2]
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+AGAIN = """
+import sys
+import torch
+from torch import nn
+import roundelay
+
+for folder, strategy in ("one", roundelay.Synchronous()), (None, roundelay.BMUF(block=4)), ("two", roundelay.ASGD()):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with roundelay.join(model, optimizer, strategy, record=folder and f"{sys.argv[1]}/{folder}") as learner:
+        for _ in range(2):
+            for x in learner.share([torch.randn(4, 3) for _ in range(25)]):
+                with learner.minibatch() as minibatch:
+                    minibatch.loss = model(x).square().mean()
+                    minibatch.loss.backward()
+"""
+
+
+def check_records(folder: Path, on: str) -> None:
+    for name, learners in ("one", 2), ("two", 1):
+        assert recorded(folder / name) == list(range(50))
+        about = json.loads((folder / name / "run.json").read_text())
+        assert (about["on"], about["learners"], about["parameters"]) == (on, learners, 4)
+    calibrated = subprocess.run(
+        [*ROUNDELAY, "calibrate", str(folder / "one"), "--json"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(calibrated.stdout)["cluster"]["model_bytes"] == 16
+    watched = subprocess.run(
+        [*ROUNDELAY, "watch", str(folder / "one"), "--json"], capture_output=True, text=True, timeout=60, check=True
+    )
+    seen = json.loads(watched.stdout)
+    assert (seen["minibatches"], seen["finished"]) == (50, True)
+
+
+@pytest.mark.slow
+def test_loops_after_one_another_are_recorded_under_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "again.py").write_text(AGAIN)
+    words = ["--standalone", "--nproc-per-node", "2", str(tmp_path / "again.py"), str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    check_records(tmp_path, "processes")
+
+
+@pytest.mark.slow
+def test_loops_after_one_another_are_recorded_under_mpi(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    command = [*mpi_launch.find_mpiexec(), "-n", "2", sys.executable, "-c", AGAIN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    check_records(tmp_path, "mpi")
+
+
+def train_recorded(folder: Path, **more: Any) -> Joined:
+    module = model()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    with roundelay.join(module, optimizer, roundelay.Synchronous(), record=folder, **more) as learner:
+        for _ in learner.epochs(2):
+            for x, y in learner.share(BATCHES):
+                with learner.minibatch(frames=3) as minibatch:
+                    minibatch.loss = nn.functional.mse_loss(module(x), y)
+                    minibatch.loss.backward()
+                    minibatch.frames += 1
+    return learner
+
+
+def test_alone_it_is_recorded(tmp_path: Path) -> None:
+    train_recorded(tmp_path / "run")
+    assert recorded(tmp_path / "run") == list(range(24))
+    steps = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
+    steps = [line for line in steps if line["event"] == "step"]
+    assert {line["frames"] for line in steps} == {4}
+    assert all(line["loss"] > 0 for line in steps)
+
+
+def test_a_record_is_not_mixed_with_another(tmp_path: Path) -> None:
+    train_recorded(tmp_path)
+    with pytest.raises(SettingsError, match="has a record already; give record= a new folder"):
+        train_recorded(tmp_path)
+    with pytest.raises(SettingsError, match="the runtime that was given has its own"):
+        train_recorded(tmp_path / "other", runtime=LocalRuntime())
+
+
+def test_a_checkpoint_of_which_nothing_is_left_begins_the_record_anew(tmp_path: Path) -> None:
+    train_recorded(tmp_path, checkpoints=tmp_path)
+    for part in (tmp_path / "checkpoints").glob("*/*.json"):
+        part.unlink()
+    train_recorded(tmp_path, checkpoints=tmp_path)
+    assert recorded(tmp_path) == list(range(24))
+
+
+# -- the guard --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("told", "what"), [(True, "the loss is nan"), (False, "the gradient is not finite")])
+def test_what_is_not_finite_stops_the_run(told: bool, what: str) -> None:
+    module = model()
+
+    def train(learner: Joined) -> None:
+        for k, (x, y) in enumerate(learner.share(BATCHES)):
+            with learner.minibatch() as minibatch:
+                loss = nn.functional.mse_loss(module(x), y) * (float("nan") if k == 3 else 1.0)
+                loss.backward()
+                minibatch.loss = loss if told else None
+
+    with pytest.raises(NumericalError, match=f"learner 0: {what} at minibatch 3"):
+        train(joined(module))
+    assert bool(torch.isfinite(weights(module)).all()), "that step was not taken"

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,19 +20,18 @@ from torch import Tensor, nn
 from roundelay.budget import Budget, Claim, Stretch
 from roundelay.checkpoint import Saver
 from roundelay.communicator import Communicator
-from roundelay.errors import LearnerLost, SettingsError
+from roundelay.errors import LearnerLost, NumericalError, SettingsError
 from roundelay.learner import Learner
-from roundelay.meeting import gather_json
+from roundelay.meeting import gather_json, is_finite
 from roundelay.meeting import save as save_checkpoint
-from roundelay.run import write_atomically
+from roundelay.run import versions, write_atomically
 from roundelay.runtime import Runtime
-from roundelay.runtimes.local import LocalRuntime
 from roundelay.sharing import Own, Pool, is_own, pool_of
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task, seed_minibatch
 from roundelay.training import Gradient, Training
 
-__all__ = ["Joined", "join"]
+__all__ = ["Joined", "Minibatch", "join"]
 
 T = TypeVar("T")
 B = TypeVar("B")
@@ -48,6 +47,7 @@ def join(
     clip: float | None = None,
     seed: int | None = None,
     checkpoints: str | Path | None = None,
+    record: str | Path | None = None,
     runtime: Runtime | None = None,
 ) -> Joined:
     """Make this process a learner of the run that torchrun, mpirun or Slurm started, or of one of its own.
@@ -56,6 +56,8 @@ def join(
     With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats whoever trains it.
     With ``checkpoints``, a folder for nothing else, `Joined.epochs` saves the state of all after each epoch there, and
     a job that is started again goes on from it.
+    With ``record``, a folder that may be the same, it is written there who computed, communicated and waited when, for
+    ``roundelay watch`` and ``roundelay calibrate``.
 
     >>> import roundelay
     >>> model = nn.Linear(2, 1)
@@ -65,21 +67,22 @@ def join(
     ...         nn.functional.mse_loss(model(x), y).backward()
     >>> learner.close()
     """
-    me, saver = Learner(model, optimizer, clip=clip), None
+    me, saver, folder = Learner(model, optimizer, clip=clip), None, Path(record) if record is not None else None
     if checkpoints is not None:
         Path(checkpoints).mkdir(parents=True, exist_ok=True)
         saver = Saver(Path(checkpoints))
-    runtime = runtime if runtime is not None else _find_runtime()
-    return Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver)
+    if runtime is not None:
+        if folder is not None:
+            raise SettingsError("record: the runtime that was given has its own")
+        return Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver)
+    from roundelay.runtimes.found import find_runtime  # with all of torch.distributed
 
-
-def _find_runtime() -> Runtime:
-    """Use what the environment says: MPI, torchrun or Slurm, or nothing at all."""
-    from roundelay.runtimes import mpi, processes
-
-    if mpi.under_mpi():
-        return mpi.runtime(None)
-    return processes.from_environment() or LocalRuntime()
+    resumed = saver is not None and bool(saver.checkpoints.positions())
+    runtime, end = find_runtime(folder, resumed=resumed)
+    joined = Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver, end=end)
+    if folder is not None:
+        joined._begin_record(folder)
+    return joined
 
 
 class _UsersTask(Task):
@@ -90,6 +93,16 @@ class _UsersTask(Task):
 
     def frames(self, epoch: int, index: int) -> int:
         return 1
+
+
+@dataclasses.dataclass
+class Minibatch:
+    """A minibatch that is being trained."""
+
+    frames: int = 1
+    """Its weight in averages."""
+    loss: Tensor | float | None = None
+    """What it came to, for the record, and so that the run stops where it is not finite."""
 
 
 class _Done:
@@ -120,14 +133,16 @@ class Joined:
         schedule: Schedule | None,
         seed: int | None,
         saver: Saver | None = None,
+        end: Callable[[], None] | None = None,
     ) -> None:
-        self._seed, self._runtime, self._me = seed, runtime, me
+        self._seed, self._runtime, self._me, self._end_runtime = seed, runtime, me, end
         self._training = Training(
             me, strategy, runtime, task=_UsersTask(), budget=Budget(1, 1), schedule=schedule, seed=seed or 0
         )
         self._training.stretches = [Stretch(0, 0, warmup=False, evaluate=False)]
         self._training.saver = saver
         self._done = me.keepers["loop"] = _Done()
+        self._folder: Path | None = None
         self._claim: Claim | None = None
         self._unmet = False
         self._reached = 0  # where our own minibatches end
@@ -143,6 +158,28 @@ class Joined:
         self._done.minibatches = max(each["minibatches"] for each in everyone)
         self._training.stretches = [Stretch(0, self._done.minibatches, warmup=False, evaluate=False)]
         self._training.stretch = 0
+
+    def _begin_record(self, folder: Path) -> None:
+        """Say what the record in ``folder`` is of."""
+        self._folder, record = folder, self._runtime.record
+        if not self._done.minibatches:  # what an attempt that has left no whole checkpoint wrote is to happen again
+            record.rewind(record.mark() | {"length": 0, "totals": {}, "kept": {}})
+        self._describe(ended=False)
+
+    def _describe(self, *, ended: bool) -> None:
+        if self._folder is None or self._training.world.rank:
+            return
+        from roundelay.runtimes.mpi import under_mpi
+
+        about = {
+            "on": "mpi" if under_mpi() else "processes",
+            "strategy": type(self._training.strategy).__name__,
+            "learners": self.learners,
+            "servers": self._training.strategy.servers,
+            "parameters": sum(parameter.numel() for parameter in self._me.module.parameters()),
+            "ended": ended,
+        }
+        write_atomically(self._folder / "run.json", json.dumps(about | versions(), indent=2).encode() + b"\n")
 
     @property
     def rank(self) -> int:
@@ -262,36 +299,57 @@ class Joined:
         stretches[-1] = dataclasses.replace(stretches[-1], end=max(stretches[-1].end, *reached))
 
     @contextlib.contextmanager
-    def minibatch(self, frames: int = 1) -> Iterator[None]:
+    def minibatch(self, frames: int = 1) -> Iterator[Minibatch]:
         """Train the minibatch that `share` has just handed out: forward and backward passes go inside.
 
-        Several backward passes add up, as gradients do.  ``frames`` is the minibatch's weight in averages.
+        Several backward passes add up, as gradients do.  ``frames`` is the minibatch's weight in averages.  A loss or
+        else a gradient that is not finite stops the run; the loss is known only where the loop tells it:
+
+        >>> import roundelay
+        >>> model = nn.Linear(2, 1)
+        >>> learner = join(model, torch.optim.SGD(model.parameters(), lr=0.1), roundelay.Synchronous())
+        >>> for x in learner.share([torch.ones(4, 2)] * 10):
+        ...     with learner.minibatch() as minibatch:
+        ...         minibatch.loss = model(x).square().mean()
+        ...         minibatch.loss.backward()
+        >>> learner.close()
         """
         claim, self._claim = self._claim, None
         if claim is None:
             raise SettingsError("'with learner.minibatch():' belongs inside 'for batch in learner.share(loader):'")
-        gradient = self._guarded(self._begin(claim))
-        self._me.frames = frames
+        gradient, minibatch = self._guarded(self._begin(claim)), Minibatch(frames)
         if self._seed is not None:
             seed_minibatch(self._seed, 0, claim.number or 0)
         with self._runtime.computing(self._me):
-            yield
+            yield minibatch
             self._me.collect()
+            self._me.frames = minibatch.frames
+        loss = self._check(minibatch, claim.number)
         if gradient is not None:  # else somebody was lost just then, and this minibatch is handed out again
-            self._guarded(self._end(claim, gradient))
+            self._guarded(self._end(claim, gradient, loss))
+
+    def _check(self, minibatch: Minibatch, number: int | None) -> float:
+        """Return the loss; raise where it, or the gradient if we are not told, is not finite."""
+        told = minibatch.loss
+        loss = float(told.detach() if isinstance(told, Tensor) else math.nan if told is None else told)
+        if told is not None and not math.isfinite(loss):
+            raise NumericalError(f"{self._training.who}: the loss is {loss} at minibatch {number}")
+        if told is None and not is_finite(self._me.grad):
+            raise NumericalError(f"{self._training.who}: the gradient is not finite at minibatch {number}")
+        return loss
 
     def _idle(self, claim: Claim) -> None:
         gradient = self._guarded(self._begin(claim))
         if gradient is not None:
-            self._guarded(self._end(claim, gradient))
+            self._guarded(self._end(claim, gradient, math.nan))
 
     async def _begin(self, claim: Claim) -> Gradient:
         return self._training.begin(claim)
 
-    async def _end(self, claim: Claim, gradient: Gradient) -> None:
+    async def _end(self, claim: Claim, gradient: Gradient, loss: float) -> None:
         for part in gradient.parts:  # only now: there may have been several backward passes
             gradient.ready(part)
-        await self._training.end(claim, math.nan)
+        await self._training.end(claim, loss)
 
     def _guarded(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run a coroutine; if a learner is lost meanwhile, go on with those who are left, and return nothing.
@@ -346,6 +404,9 @@ class Joined:
             self._training.saver.close()
         self._runtime.run(_any(self._training.world))
         self._runtime.run(self._runtime.close(self._me))
+        if self._end_runtime is not None:
+            self._end_runtime()
+        self._describe(ended=True)
 
     def __enter__(self) -> Self:
         return self

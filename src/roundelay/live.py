@@ -71,7 +71,7 @@ class Follower:
         words = [str(self.run)]
         if about:
             words.append(f"{about.get('learners', '?')} learners on {about.get('on', '?')}")
-            words.append(f"batch {about.get('batch', '?')} each")
+            words += [f"batch {about['batch']} each"] if "batch" in about else []
         return "  ".join(words)
 
     @property
@@ -81,8 +81,8 @@ class Follower:
 
     @property
     def finished(self) -> bool:
-        """Whether the model is there, which is written last."""
-        return (self.run / "model.json").exists()
+        """Whether the model is there, which is written last, or a loop of the user's own has said that it has ended."""
+        return (self.run / "model.json").exists() or read_object(self.run / "run.json").get("ended") is True
 
     @property
     def silent_seconds(self) -> float:

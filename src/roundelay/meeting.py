@@ -20,7 +20,7 @@ from roundelay.task import Scores, evaluate
 if TYPE_CHECKING:
     from roundelay.training import Training
 
-__all__ = ["arrive", "check_finite", "decide", "evaluate_consensus", "first_cut", "gather_json", "save"]
+__all__ = ["arrive", "check_finite", "decide", "evaluate_consensus", "first_cut", "gather_json", "is_finite", "save"]
 
 FIRST_ROUNDS = 8  # until the pace is known, where checkpoints go by minutes
 STRETCHING = 8  # by so many times what was trained at most, the next checkpoint is foreseen
@@ -95,9 +95,14 @@ def _mean_scores(everyone: Sequence[dict[str, Any]]) -> Scores:
     return means
 
 
+def is_finite(vector: Tensor) -> bool:
+    """Tell whether all numbers are finite, by one sum where they are."""
+    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
+
+
 def check_finite(training: Training, vector: Tensor, what: str) -> None:
     """Raise where weights are not finite."""
-    if not math.isfinite(float(vector.sum())) and not bool(torch.isfinite(vector).all()):
+    if not is_finite(vector):
         raise NumericalError(f"{training.who}: {what} has weights that are not finite; a lower learning rate may do")
 
 

@@ -208,9 +208,10 @@ def _number(who: str) -> int:
 
 def _model_bytes(run: Path) -> float:
     """Return the size of the model's vector: of the saved model, or of the one that the settings would make."""
-    parameters = finite(read_object(run / "model.json").get("parameters"))
-    if parameters is not None:
-        return 4.0 * parameters
+    for name in ("model.json", "run.json"):
+        parameters = finite(read_object(run / name).get("parameters"))
+        if parameters is not None:
+            return 4.0 * parameters
     settings = run / "settings.toml"
     if not settings.exists():
         raise DataError(f"{run}: neither model.json nor settings.toml tells how large its model is")

@@ -39,10 +39,21 @@ def rank_of(world: World, options: Options, folder: Path, part: str = "run") -> 
     assert runtime is not None
     try:
         yield runtime
-        runtime.stop()
-        _await_all(world, runtime, options.patience_seconds)
+    except BaseException:
+        end(world, runtime, folder, 0.0)  # the others' records as far as they have come
+        raise
+    end(world, runtime, folder, options.patience_seconds)
+
+
+def end(world: World, runtime: ProcessRuntime, folder: Path | None, patience_seconds: float) -> None:
+    """Close our part of the run, and merge the records, if that is for us to do and there are any."""
+    runtime.stop()
+    if folder is None:
+        return
+    try:
+        if patience_seconds:
+            _await_all(world, runtime, patience_seconds)
     finally:
-        runtime.stop()
         if world.local_rank == 0:
             merge_records(folder, keep=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import functools
 import os
 import stat
 import sys
@@ -27,7 +28,7 @@ from roundelay.runtime import Clock, Resolve, View, Work
 from roundelay.runtimes.baton import complete
 from roundelay.strategy import Strategy
 
-__all__ = ["MpiRuntime", "end_all", "require", "runtime", "under_mpi"]
+__all__ = ["MpiRuntime", "end_all", "require", "runtime", "start", "under_mpi"]
 
 T = TypeVar("T")
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
@@ -51,13 +52,21 @@ def require() -> None:
         raise MissingExtra("mpi4py, or an MPI library for it,", "mpi") from error
 
 
+def start() -> int:
+    """Start MPI, have what nobody catches end every rank, and return ours."""
+    require()
+    _end_all_with_us()
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.rank
+
+
 def runtime(folder: Path | None, *, spans: int = 2000, slow: dict[int, float] | None = None) -> MpiRuntime:
     """Make this rank's runtime; every rank does so at about the same time.
 
     With ``folder``, each rank writes its record there.  ``slow`` makes learners slower by a factor, by their number.
     """
-    require()
-    _end_all_with_us()
+    start()
     return MpiRuntime(folder, spans=spans, slow=slow or {})
 
 
@@ -83,6 +92,7 @@ def _await_reader(output: int) -> None:
             time.sleep(0.001)
 
 
+@functools.cache
 def _end_all_with_us() -> None:
     """See that an exception nobody catches ends every rank: the others would wait for us for good."""
     said = sys.excepthook
