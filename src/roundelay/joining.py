@@ -24,7 +24,7 @@ from roundelay.errors import LearnerLost, NumericalError, SettingsError
 from roundelay.learner import Learner
 from roundelay.meeting import gather_json, is_finite
 from roundelay.meeting import save as save_checkpoint
-from roundelay.run import versions, write_atomically
+from roundelay.run import RunFolder, write_atomically
 from roundelay.runtime import Runtime
 from roundelay.sharing import Own, Pool, is_own, pool_of
 from roundelay.strategy import Strategy
@@ -54,7 +54,7 @@ def join(
 
     ``strategy`` takes over averaging and the optimizer's steps; ``optimizer.step()`` left in the loop does nothing.
     With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats whoever trains it.
-    With ``checkpoints``, a folder for nothing else, `Joined.epochs` saves the state of all after each epoch there, and
+    With ``checkpoints``, a folder of the run's own, `Joined.epochs` saves the state of all after each epoch there, and
     a job that is started again goes on from it.
     With ``record``, a folder that may be the same, it is written there who computed, communicated and waited when, for
     ``roundelay watch`` and ``roundelay calibrate``.
@@ -79,10 +79,7 @@ def join(
 
     resumed = saver is not None and bool(saver.checkpoints.positions())
     runtime, end = find_runtime(folder, resumed=resumed)
-    joined = Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver, end=end)
-    if folder is not None:
-        joined._begin_record(folder)
-    return joined
+    return Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver, folder=folder, end=end)
 
 
 class _UsersTask(Task):
@@ -133,16 +130,16 @@ class Joined:
         schedule: Schedule | None,
         seed: int | None,
         saver: Saver | None = None,
+        folder: Path | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
-        self._seed, self._runtime, self._me, self._end_runtime = seed, runtime, me, end
+        self._seed, self._runtime, self._me, self._folder, self._end_runtime = seed, runtime, me, folder, end
         self._training = Training(
             me, strategy, runtime, task=_UsersTask(), budget=Budget(1, 1), schedule=schedule, seed=seed or 0
         )
         self._training.stretches = [Stretch(0, 0, warmup=False, evaluate=False)]
         self._training.saver = saver
         self._done = me.keepers["loop"] = _Done()
-        self._folder: Path | None = None
         self._claim: Claim | None = None
         self._unmet = False
         self._reached = 0  # where our own minibatches end
@@ -150,6 +147,7 @@ class Joined:
             _silence(me.optimizer)
         self._runtime.run(self._training.assemble())
         self._go_on()
+        self._describe(ended=False)
 
     def _go_on(self) -> None:
         """Stand where the checkpoint was made that we were put back to, if there is one."""
@@ -159,14 +157,8 @@ class Joined:
         self._training.stretches = [Stretch(0, self._done.minibatches, warmup=False, evaluate=False)]
         self._training.stretch = 0
 
-    def _begin_record(self, folder: Path) -> None:
-        """Say what the record in ``folder`` is of."""
-        self._folder, record = folder, self._runtime.record
-        if not self._done.minibatches:  # what an attempt that has left no whole checkpoint wrote is to happen again
-            record.rewind(record.mark() | {"length": 0, "totals": {}, "kept": {}})
-        self._describe(ended=False)
-
     def _describe(self, *, ended: bool) -> None:
+        """Say what the record is of, and whether there will be more of it."""
         if self._folder is None or self._training.world.rank:
             return
         from roundelay.runtimes.mpi import under_mpi
@@ -179,7 +171,7 @@ class Joined:
             "parameters": sum(parameter.numel() for parameter in self._me.module.parameters()),
             "ended": ended,
         }
-        write_atomically(self._folder / "run.json", json.dumps(about | versions(), indent=2).encode() + b"\n")
+        RunFolder(self._folder).describe(about)
 
     @property
     def rank(self) -> int:

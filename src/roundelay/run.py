@@ -66,6 +66,10 @@ class RunFolder:
             raise SettingsError(f"{self.path}: exists already; {resume}give --out a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.settings, config.dump(settings).encode())
+        self.describe(about)
+
+    def describe(self, about: dict[str, Any]) -> None:
+        """Say what runs it, and with which versions."""
         write_atomically(self.path / "run.json", json.dumps(about | versions(), indent=2).encode() + b"\n")
 
     def revise(self, settings: Any, about: dict[str, Any]) -> None:

@@ -207,7 +207,7 @@ def _number(who: str) -> int:
 
 
 def _model_bytes(run: Path) -> float:
-    """Return the size of the model's vector: of the saved model, or of the one that the settings would make."""
+    """Return the size of the model's vector: as the saved model or a loop of the user's own says, or the settings."""
     for name in ("model.json", "run.json"):
         parameters = finite(read_object(run / name).get("parameters"))
         if parameters is not None:

@@ -44,9 +44,9 @@ def _begin(folder: Path | None, rank: int, *, resumed: bool, again: bool = False
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    mine, whole = folder / f"record-{rank}.jsonl", folder / "record.jsonl"
     if resumed:
-        return
+        return  # the record goes back with the run
+    mine, whole = folder / f"record-{rank}.jsonl", folder / "record.jsonl"
     if again:
         mine.unlink(missing_ok=True)
     elif mine.exists() or whole.exists():
