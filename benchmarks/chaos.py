@@ -32,7 +32,7 @@ from faults import Fault
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import chaos_tables
-from roundelay.runtimes.processes import Options
+from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.strategies import STRATEGIES
 
 RESULTS = ROOT / "build" / "chaos" / "results.jsonl"

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from models import MODELS, sgd
 from ratios import ratio, show
-from roundelay.budget import Budget
-from roundelay.job import Job
 from roundelay.strategies.synchronous import Synchronous
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
 
 STEPS = 3  # of each in turn
 
@@ -69,7 +69,7 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    from roundelay.runtimes import launch
+    from roundelay.runtimes.processes import launcher as launch
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     for model in MODELS:

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from roundelay.speech.bundle import Bundle
-from roundelay.speech.decoding import DecodeSettings, choose_weights
-from roundelay.speech.grammar import own_grammar
-from roundelay.speech.material import open_material
-from roundelay.speech.recogniser import Recogniser
-from roundelay.speech.search import Pruning, acoustic_scores, best_path, names
-from roundelay.speech.wer import Wer
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.decoding.beam_search import Pruning, acoustic_scores, best_path, names
+from roundelay.speech.decoding.decoding_data import open_material
+from roundelay.speech.decoding.grammar import own_grammar
+from roundelay.speech.decoding.recogniser import Recogniser
+from roundelay.speech.decoding.split_decoding import DecodeSettings, choose_weights
+from roundelay.speech.decoding.word_error_rate import Wer
 
 WIDE = Pruning(22.0, 50_000)
 LEAST, MOST_LOST = 50.0, 0.5

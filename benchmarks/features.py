@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundelay.speech.features import FeatureSettings, extract
+from roundelay.speech.features.mel_features import FeatureSettings, extract
 
 SECONDS, ROUNDS = 100, 7
 CASES = {

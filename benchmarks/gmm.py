@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from roundelay.speech.acoustic import Words
-from roundelay.speech.frontend import FrontEnd
-from roundelay.speech.hmm import Spelling
-from roundelay.speech.passes import Corpus
-from roundelay.speech.training import GmmSettings, Trainer, mono_realignments, train_monophones
-from roundelay.speech.workers import Workers
+from roundelay.speech.gmm.corpus_passes import Corpus
+from roundelay.speech.gmm.front_end import FrontEnd
+from roundelay.speech.gmm.gmm_training import GmmSettings, Trainer, mono_realignments, train_monophones
+from roundelay.speech.gmm.hmm import Spelling
+from roundelay.speech.gmm.hmm_gmm import Words
+from roundelay.speech.worker_pool import Workers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REQUIREMENTS = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy")
@@ -91,8 +91,8 @@ def an4(folder: Path, limit: int) -> Task:
     """AN4's training part with our cepstra and deltas, normalised by speaker; "true" is what the pack says."""
     import soundfile
 
-    from roundelay.speech.features import FeatureSettings, extract
-    from roundelay.speech.lexicon import Lexicon
+    from roundelay.speech.features.mel_features import FeatureSettings, extract
+    from roundelay.speech.language.lexicon import Lexicon
 
     def table(name: str) -> dict[str, list[str]]:
         return {line.split()[0]: line.split()[1:] for line in (folder / name).read_text().splitlines()}

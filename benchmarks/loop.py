@@ -8,11 +8,11 @@ import torch
 
 from models import MODELS, Noise, sgd
 from ratios import interleave, ratio, show
-from roundelay.budget import Budget
-from roundelay.job import Job
-from roundelay.runtimes.baton import complete
-from roundelay.runtimes.local import LocalRuntime
+from roundelay.runtimes.single_learner import LocalRuntime
+from roundelay.runtimes.strategy_lock import complete
 from roundelay.strategies.synchronous import Synchronous
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
 
 
 def by_hand(task: Noise) -> object:

@@ -50,9 +50,9 @@ def extract_some(folder: Path, hours: float) -> None:
     """Run the real extraction over hours of audio: the same minute of noise, cut into segments again and again."""
     import soundfile
 
-    from roundelay.corpora.layout import Utterance
-    from roundelay.speech.extraction import Extraction, copies
-    from roundelay.speech.features import FeatureSettings
+    from roundelay.corpora.data_directory import Utterance
+    from roundelay.speech.features.extraction import Extraction, copies
+    from roundelay.speech.features.mel_features import FeatureSettings
 
     noise = 0.1 * np.random.default_rng(0).standard_normal(16000 * 60)
     soundfile.write(folder / "noise.wav", noise, 16000, subtype="PCM_16")
@@ -66,8 +66,8 @@ def extract_some(folder: Path, hours: float) -> None:
 
 def read_some(folder: Path, epochs: int) -> None:
     """Read every minibatch of frames."""
-    from roundelay.speech.minibatches import FrameMinibatches
-    from roundelay.speech.store import Store
+    from roundelay.speech.features.array_store import Store
+    from roundelay.speech.features.minibatches import FrameMinibatches
 
     minibatches = FrameMinibatches(Store(folder / "features"), Store(folder / "targets"), 256)
     for epoch in range(epochs):
@@ -84,7 +84,7 @@ def work(what: str, folder: Path, hours: float, epochs: int) -> None:
 
 
 def targets(folder: Path) -> None:
-    from roundelay.speech.store import Store, write_store
+    from roundelay.speech.features.array_store import Store, write_store
 
     random = np.random.default_rng(0)
     store = Store(folder / "features")

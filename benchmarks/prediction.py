@@ -25,16 +25,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundelay.budget import Budget
-from roundelay.job import Job
 from roundelay.learner import Learner
-from roundelay.planning.calibrate import calibrate, read_spans
+from roundelay.planning.calibration import calibrate, read_spans
+from roundelay.planning.placeholders import Tally
 from roundelay.planning.timing import period_of
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulation import time_only
-from roundelay.runtimes.standin import Tally
+from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies import find
 from roundelay.task import Task
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
 
 LAYERS, FRAMES, WARM = 6, 512, 3
 ASKED = 0.15
@@ -110,8 +110,8 @@ def learner(runtime: Any, settings: dict[str, Any]) -> None:
 
 def run(case: Case, steps: int, folder: Path) -> None:
     """Run a case on real processes and leave its record in ``folder``."""
-    from roundelay.runtimes import launch
-    from roundelay.runtimes.processes import Options
+    from roundelay.runtimes.processes import launcher as launch
+    from roundelay.runtimes.processes.process_runtime import Options
 
     settings = dataclasses.asdict(case) | {"minibatches": case.processes * steps}
     launch.run(f"{__file__}:learner", settings, size=case.processes, folder=folder, options=Options())

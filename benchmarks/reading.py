@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from roundelay.speech.minibatches import ChunkMinibatches, FrameMinibatches, Minibatches, UtteranceMinibatches
-from roundelay.speech.store import Store, write_store
+from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.minibatches import ChunkMinibatches, FrameMinibatches, Minibatches, UtteranceMinibatches
 
 DIM, SENONES, CONTEXT, SIZE, ROUNDS = 40, 300, 10, 256, 5
 

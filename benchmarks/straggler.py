@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from roundelay.budget import Budget
-from roundelay.job import Job
 from roundelay.learner import Learner
 from roundelay.strategies import ADPSGD, RandomADPSGD, Strategy, Synchronous
 from roundelay.task import Task
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
 
 STRATEGIES: dict[str, Strategy] = {
     "adpsgd": ADPSGD(),
@@ -73,8 +73,8 @@ def learner(runtime: Any, settings: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    from roundelay.runtimes import launch
-    from roundelay.runtimes.processes import Options
+    from roundelay.runtimes.processes import launcher as launch
+    from roundelay.runtimes.processes.process_runtime import Options
 
     minibatches = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     for name in STRATEGIES:

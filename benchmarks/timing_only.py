@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import time
 
-from roundelay.planning.plan import PAPERS
+from roundelay.planning.ranking import PAPERS
 from roundelay.planning.timing import fitted
 from roundelay.runtimes.cluster import Cluster, Compute
-from roundelay.runtimes.simulation import time_only
+from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies import find
 
 CLUSTER = Cluster(nodes=256, learners_per_node=4, model_bytes=165e6, compute=Compute(jitter=0.1))

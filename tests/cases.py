@@ -16,13 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.job import Job
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulation import Outcome, SimulatedRuntime, simulate
+from roundelay.runtimes.simulator.simulation import Outcome, SimulatedRuntime, simulate
 from roundelay.strategies import ADPSGD, ASGD, BMUF, EASGD, STRATEGIES, Averaging, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
-from roundelay.training import Training
+from roundelay.training.job import Job
+from roundelay.training.loop import Training
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "asgd-updates": {"period": 3, "rate": 1.0},

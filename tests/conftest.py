@@ -38,8 +38,8 @@ def corpora() -> Path:
 def toned(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder of prepared data with all that a network may hear, in seconds."""
     import tones
-    from roundelay.speech.prepare import prepare
-    from roundelay.speech.vectors import IvectorSettings
+    from roundelay.speech.preparation.ivector_stage import IvectorSettings
+    from roundelay.speech.preparation.pipeline import prepare
 
     folder = tmp_path_factory.mktemp("toned")
     settings = replace(
@@ -80,6 +80,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of them."""
-    from roundelay.report.page import write_report
+    from roundelay.report.report_writer import write_report
 
     return write_report(runs, tmp_path_factory.mktemp("report"), target={"score": "error", "value": 0.79})

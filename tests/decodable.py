@@ -17,11 +17,11 @@ from torch.nn import functional
 
 import tones
 from roundelay.models import AcousticModel, build_model
-from roundelay.run import RunFolder
-from roundelay.speech.bundle import write_bundle
-from roundelay.speech.language import LanguageSettings
-from roundelay.speech.prepare import prepare
-from roundelay.speech.prepared import Prepared, open_prepared
+from roundelay.runs.run_folder import RunFolder
+from roundelay.speech.decoding.acoustic_bundle import write_bundle
+from roundelay.speech.preparation.language_stage import LanguageSettings
+from roundelay.speech.preparation.pipeline import prepare
+from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
 
 SETTINGS = replace(tones.SETTINGS, language=LanguageSettings(ctc=True))
 _kept: list[tempfile.TemporaryDirectory[str]] = []  # until the end

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from command import ROUNDELAY
-from roundelay.checkpoint import Checkpoints
+from roundelay.training.checkpoint_files import Checkpoints
 
 EXPERIMENT = Path(__file__).resolve().parents[1] / "experiments" / "tiny.toml"
 EVERY_FRAMES = 800

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundelay.budget import Budget
-from roundelay.job import Job
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Compute
-from roundelay.runtimes.simulation import Outcome, SimulatedRuntime, simulate
+from roundelay.runtimes.simulator.simulation import Outcome, SimulatedRuntime, simulate
 from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
-from roundelay.training import Training
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
+from roundelay.training.loop import Training
 from support import sgd
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from roundelay.checkpoint import CheckpointSettings, Saver
-from roundelay.job import Job
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Link
-from roundelay.runtimes.simulation import Outcome, SimulatedRuntime, simulate
+from roundelay.runtimes.simulator.simulation import Outcome, SimulatedRuntime, simulate
 from roundelay.strategy import Strategy
-from roundelay.training import Training
+from roundelay.training.checkpoint_files import CheckpointSettings, Saver
+from roundelay.training.job import Job
+from roundelay.training.loop import Training
 from support import sgd, tiny_job
 
 BY_FRAMES = CheckpointSettings(every_frames=1)  # how many is the budget's business

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from roundelay.budget import Budget
-from roundelay.job import Job
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulation import Outcome, simulate
+from roundelay.runtimes.simulator.simulation import Outcome, simulate
 from roundelay.strategy import Strategy
 from roundelay.tasks.tiny import Tiny
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0, **more: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:

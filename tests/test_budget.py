@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from roundelay.budget import Budget, Claims, left_over
 from roundelay.errors import SettingsError
+from roundelay.training.budget import Budget, Claims, left_over
 
 
 def everyone_takes(left: Sequence[int], groups: list[list[int]], budget: Budget) -> dict[int, list[int | None]]:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from roundelay.chaos import Chaos, Event, parse
 from roundelay.errors import SettingsError
 from roundelay.runtimes.cluster import Cluster, Cut, Fault, Stop, Straggler
+from roundelay.runtimes.fault_plan import Chaos, Event, parse
 
 
 def test_events_are_read() -> None:

@@ -17,14 +17,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import roundelay.checkpoint
+import roundelay.training.checkpoint_files
 from command import ROUNDELAY
-from roundelay.checkpoint import Checkpoints, CheckpointSettings, Saver, Snapshot, choose
 from roundelay.errors import CheckpointError, NumericalError, SettingsError
-from roundelay.guarding import GuardSettings, persist
 from roundelay.optim.schedules import Newbob
-from roundelay.runtimes.simulation import Outcome
+from roundelay.runtimes.simulator.simulation import Outcome
 from roundelay.strategies import BMUF, Averaging, Synchronous
+from roundelay.training.checkpoint_files import Checkpoints, CheckpointSettings, Saver, Snapshot, choose
+from roundelay.training.nonfinite import GuardSettings, persist
 from stopping import Stopped, events, job_of, run_in
 
 
@@ -90,7 +90,7 @@ def test_every_single_byte_is_covered(whole: Path) -> None:
 
 
 def test_what_is_vouched_for_and_is_no_safetensors_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roundelay.checkpoint, "save", lambda _: b"rubbish, and its digest agrees")
+    monkeypatch.setattr(roundelay.training.checkpoint_files, "save", lambda _: b"rubbish, and its digest agrees")
     checkpoints = save_all(tmp_path, 40)
     with pytest.raises(CheckpointError, match=r"rank-0\.safetensors: "):
         checkpoints.read(40, 0)
@@ -118,7 +118,7 @@ def test_fewer_and_more_processes_answer_for_all_parts(tmp_path: Path) -> None:
 
 def test_another_format_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = save_all(tmp_path, 40)
-    monkeypatch.setattr(roundelay.checkpoint, "FORMAT", 2)
+    monkeypatch.setattr(roundelay.training.checkpoint_files, "FORMAT", 2)
     with pytest.raises(CheckpointError, match="format 1 is not 2"):
         checkpoints.read(40, 0)
 
@@ -404,7 +404,7 @@ def test_with_patience_training_pauses_until_there_is_room(tmp_path: Path, monke
         write(self, snapshot)
 
     monkeypatch.setattr(Checkpoints, "write", full)
-    monkeypatch.setattr(roundelay.checkpoint, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(roundelay.training.checkpoint_files, "RETRY_SECONDS", 0.01)
     job = job_of(Synchronous())
     job.checkpoint = CheckpointSettings(every_frames=1, patience_minutes=1.0)
     run_in(tmp_path, job, 2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from roundelay import config
 from roundelay.errors import RoundelayError, SettingsError
-from roundelay.experiment import Experiment
+from roundelay.experiment.settings import Experiment
 from roundelay.strategies import STRATEGIES
 from roundelay.strategies.averaging import Averaging
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from roundelay.errors import Mismatch
-from roundelay.fingerprint import compare, fingerprint
-from roundelay.runtimes import launch
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.training.fingerprint import compare, fingerprint
 
 SETTINGS: dict[str, Any] = {"learners": 2, "strategy": {"name": "bmuf", "block": 50}, "task": {"name": "tiny"}}
 

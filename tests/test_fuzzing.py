@@ -18,23 +18,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay import config
-from roundelay.chaos import parse as parse_chaos
-from roundelay.corpora.layout import read_split
-from roundelay.corpora.tables import read_table
+from roundelay.corpora.data_directory import read_split
 from roundelay.errors import RoundelayError
-from roundelay.experiment import Experiment
-from roundelay.order import read_order
-from roundelay.report.trace import read_record
+from roundelay.experiment.settings import Experiment
+from roundelay.files import read_json
+from roundelay.formats import audio_files as audio
+from roundelay.formats.alignment_files import read_ctm, read_labels, read_mlf, read_runs, read_textgrid
+from roundelay.formats.kaldi_archives import read_integers, read_matrices, read_scp
+from roundelay.formats.text_tables import read_table
+from roundelay.runs.chrome_trace import read_record
 from roundelay.runtimes.cluster import Cluster
-from roundelay.speech import audio
-from roundelay.speech.alignment_files import read_ctm, read_labels, read_mlf, read_runs, read_textgrid
-from roundelay.speech.files import read_json
-from roundelay.speech.graph import read_graph
-from roundelay.speech.kaldi_ark import read_integers, read_matrices, read_scp
-from roundelay.speech.lexicon import Lexicon
-from roundelay.speech.ngram import read_arpa
-from roundelay.speech.store import Store
-from roundelay.speech.tensors import read_tensors, write_tensors
+from roundelay.runtimes.fault_plan import parse as parse_chaos
+from roundelay.speech.features.array_store import Store
+from roundelay.speech.gmm.arrays import read_tensors, write_tensors
+from roundelay.speech.language.decoding_graph import read_graph
+from roundelay.speech.language.lexicon import Lexicon
+from roundelay.speech.language.ngram import read_arpa
+from roundelay.training.event_order import read_order
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import roundelay
 from command import ROUNDELAY
 from roundelay.errors import CheckpointError, NumericalError, SettingsError
-from roundelay.joining import Joined
-from roundelay.runtimes import mpi_launch
-from roundelay.runtimes.local import LocalRuntime
+from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
+from roundelay.runtimes.single_learner import LocalRuntime
+from roundelay.user_loop.joined_learner import Joined
 
 BATCHES = [(torch.full((4, 3), float(k)) / 10, torch.ones(4, 1)) for k in range(12)]
 

@@ -13,16 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.experiment import BudgetSettings, Experiment
-from roundelay.keeping import KeepSettings, Kept
-from roundelay.optim.rate import RateSettings
+from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.settings import BudgetSettings, Experiment
+from roundelay.optim.early_stopping import Patient
+from roundelay.optim.rate_scaling import RateSettings
 from roundelay.optim.schedules import Constant, Newbob
-from roundelay.optim.stopping import Patient
-from roundelay.run import RunFolder
-from roundelay.runtimes import launch
+from roundelay.runs.run_folder import RunFolder
+from roundelay.runtimes.processes import launcher as launch
 from roundelay.task import Scores
-from roundelay.train import train_simulated
-from roundelay.training import Training
+from roundelay.training.loop import Training
+from roundelay.training.model_selection import KeepSettings, Kept
 
 TINY = {"name": "tiny", "frames_per_epoch": 320, "batch": 16, "hidden": [8], "classes": 5, "features": 6}
 
@@ -112,7 +112,12 @@ def test_processes_keep_it_too(tmp_path: Path) -> None:
     _, simulated, _ = train(what, tmp_path / "simulated")
     out = tmp_path / "run"
     out.mkdir()
-    launch.run("roundelay.train:train_learner", {"experiment": what.plain(), "folder": str(out)}, size=2, folder=out)
+    launch.run(
+        "roundelay.experiment.execution:train_learner",
+        {"experiment": what.plain(), "folder": str(out)},
+        size=2,
+        folder=out,
+    )
     assert same(load_file(RunFolder(out).model), simulated)
     assert json.loads((out / "model.json").read_text())["kept"]["minibatches"] == [80, 100]
 

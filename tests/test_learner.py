@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
-from roundelay.layout import ALIGNMENT_BYTES
 from roundelay.learner import Learner
+from roundelay.vector import ALIGNMENT_BYTES
 
 
 def model() -> nn.Sequential:

@@ -20,14 +20,14 @@ from command import ROUNDELAY
 from roundelay import config
 from roundelay.cli.train import command
 from roundelay.errors import CheckpointError, SettingsError
-from roundelay.experiment import Experiment
-from roundelay.models.rbm import RBM
-from roundelay.pretraining import Pretraining, pretrained, stages_done
-from roundelay.pretraining_tasks import chain_of, inputs_of
-from roundelay.run import RunFolder
-from roundelay.runtimes.mpi_launch import find_mpiexec
+from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.pretraining.layer_stages import Pretraining, pretrained, stages_done
+from roundelay.experiment.pretraining.layer_tasks import chain_of, inputs_of
+from roundelay.experiment.pretraining.rbm import RBM
+from roundelay.experiment.settings import Experiment
+from roundelay.runs.run_folder import RunFolder
+from roundelay.runtimes.mpi.mpi_launcher import find_mpiexec
 from roundelay.strategies import STRATEGIES
-from roundelay.train import train_simulated
 
 TASK = {
     "name": "tiny",

@@ -82,7 +82,9 @@ def test_experiments_are_toml_only(root: Path) -> None:
 
 def test_versions_are_told() -> None:
     said = subprocess.run(
-        [sys.executable, "-c", "from roundelay.run import versions; import json; print(json.dumps(versions()))"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", "import json, roundelay.runs.run_folder as r; print(json.dumps(r.versions()))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert set(json.loads(said.stdout)) >= {"roundelay", "torch", "python"}

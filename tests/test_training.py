@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from roundelay.errors import LearnerLost, Mismatch, NumericalError
 from roundelay.learner import Learner
 from roundelay.optim.schedules import Exponential, Newbob
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, Straggler
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous

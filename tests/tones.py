@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from roundelay.speech.features import FeatureSettings
-from roundelay.speech.prepare import PrepareSettings
-from roundelay.speech.training import GmmSettings
+from roundelay.speech.features.mel_features import FeatureSettings
+from roundelay.speech.gmm.gmm_training import GmmSettings
+from roundelay.speech.preparation.pipeline import PrepareSettings
 
 RATE = 16000
 CHORDS = {"AA": (300, 900), "IY": (500, 2500), "S": (5000, 6500), "M": (150, 250)}

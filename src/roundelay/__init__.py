@@ -14,7 +14,6 @@ from roundelay._version import __version__
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator
     from roundelay.errors import RoundelayError
-    from roundelay.joining import Joined, join
     from roundelay.learner import Learner
     from roundelay.strategies.adpsgd import ADPSGD
     from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from roundelay.strategies.synchronous import Synchronous
     from roundelay.strategy import Asynchronous, Strategy
     from roundelay.task import Task
+    from roundelay.user_loop.joined_learner import Joined, join
 
 __all__ = [
     "ADPSGD",
@@ -78,7 +78,7 @@ _HOMES = {
     "EASGD": "strategies.easgd",
     "GossipPGA": "strategies.gossip_pga",
     "Hierarchical": "strategies.hierarchical",
-    "Joined": "joining",
+    "Joined": "user_loop.joined_learner",
     "Learner": "learner",
     "PairwiseADPSGD": "strategies.adpsgd_pairwise",
     "RandomADPSGD": "strategies.adpsgd_random",
@@ -90,7 +90,7 @@ _HOMES = {
     "SynchronousEASGD": "strategies.easgd_synchronous",
     "Task": "task",
     "UpdatesASGD": "strategies.asgd_updates",
-    "join": "joining",
+    "join": "user_loop.joined_learner",
 }
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
-from roundelay.layout import Place, lay_out
+from roundelay.vector import Place, lay_out
 
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from roundelay.learner import Learner
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.strategy import Strategy
 
 __all__ = ["Clock", "Resolve", "Runtime", "View", "Work"]

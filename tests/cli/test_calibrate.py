@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from roundelay import config
 from roundelay.cli import roundelay
 from roundelay.errors import DataError, RoundelayError
-from roundelay.planning.calibrate import calibrate
+from roundelay.planning.calibration import calibrate
 from roundelay.planning.timing import time_strategy
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Link
-from roundelay.runtimes.simulation import simulate
+from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies import Averaging, Synchronous
 from support import tiny_job
 

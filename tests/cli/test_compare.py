@@ -104,7 +104,7 @@ def test_ctrl_c_leaves_nobody_behind_and_says_how_to_go_on(tmp_path: Path) -> No
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "stopped after 0 of 6 cells; the same command goes on" in said
-    assert "roundelay.study.worker" not in _commands_of(out)
+    assert "roundelay.study.cell_worker" not in _commands_of(out)
 
 
 def _commands_of(out: Path) -> str:

@@ -11,8 +11,8 @@ import pytest
 
 from command import ROUNDELAY
 from roundelay.strategies import STRATEGIES
+from roundelay.study.definition import Study
 from roundelay.study.matrix import expand
-from roundelay.study.settings import Study
 
 MINIATURE = """
 title = "miniature"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import tones
 from command import ROUNDELAY
 from roundelay.cli.prepare import command
-from roundelay.speech.prepare import open_prepared
+from roundelay.speech.preparation.pipeline import open_prepared
 
 OPTIONS = ["--bins", "23", "--senones", "20", "--gaussians", "30"]
 

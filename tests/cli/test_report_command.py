@@ -10,7 +10,7 @@ import pytest
 from command import ROUNDELAY
 from roundelay.cli.report import command
 from roundelay.errors import SettingsError
-from roundelay.record import Record
+from roundelay.runs.record import Record
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 
 from command import ROUNDELAY
 from killing import LOCKSTEP, kill_and_resume, undisturbed, words
-from roundelay.checkpoint import Checkpoints
 from roundelay.cli.resume import command as resume
 from roundelay.strategies import STRATEGIES
+from roundelay.training.checkpoint_files import Checkpoints
 
 pytestmark = [pytest.mark.timeout(600)]
 

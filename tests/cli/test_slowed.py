@@ -7,11 +7,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from roundelay.chaos import Chaos, parse
-from roundelay.cli.faults import slowed
+from roundelay.cli.fault_options import slowed
 from roundelay.cli.train import command
-from roundelay.report.page import write_report
+from roundelay.report.report_writer import write_report
 from roundelay.runtimes.cluster import Cluster, Straggler
+from roundelay.runtimes.fault_plan import Chaos, parse
 
 
 def test_at_worst() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from command import ROUNDELAY
-from roundelay.cli.curves import bar, curve, thin
+from roundelay.cli.text_plots import bar, curve, thin
 from roundelay.cli.watch import latest
 from roundelay.errors import CheckpointError, MissingExtra
-from roundelay.live import Follower
+from roundelay.runs.follower import Follower
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:
@@ -150,7 +150,7 @@ def test_logs_for_tensorboard(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from roundelay.tensorboard import Logs
+    from roundelay.runs.tensorboard import Logs
 
     record = run / "record.jsonl"
     record.write_text(steps(100) + line("evaluate", "learner 0", 1.0, minibatch=10, error=0.4))
@@ -173,7 +173,7 @@ def test_logs_for_tensorboard(run: Path, tmp_path: Path) -> None:
 
 
 def test_tensorboard_is_an_extra(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from roundelay.tensorboard import Logs
+    from roundelay.runs.tensorboard import Logs
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtra, match=r"roundelay\[tensorboard\]"):

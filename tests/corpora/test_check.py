@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 
 from corpus_files import write_audio, write_lines, write_split_files
-from roundelay.corpora.check import check
+from roundelay.corpora.inspection import check
 
 
 def corpus(folder: Path) -> Path:

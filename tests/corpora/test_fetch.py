@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.corpora.corpus import Download
-from roundelay.corpora.fetch import LOCK, fetch
+from roundelay.corpora.download import LOCK, fetch
+from roundelay.corpora.importer import Download
 from roundelay.errors import DataError
 
 BODY = bytes(range(256)) * 4000

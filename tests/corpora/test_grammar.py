@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from roundelay.corpora import grammar
+from roundelay.corpora.synthetic import sentences as grammar
 
 SENTENCES = [grammar.sentence(random.Random(i)) for i in range(5000)]
 

@@ -12,13 +12,13 @@ import pytest
 from corpus_files import write_audio, write_call, write_lines, write_sphere, write_split_files
 from roundelay import corpora
 from roundelay.corpora import kaldi_dir
-from roundelay.corpora.corpus import bring_in
-from roundelay.corpora.layout import Utterance, read_split, splits
-from roundelay.corpora.splitting import by_speaker, split_of, utterance_id
+from roundelay.corpora.data_directory import Utterance, read_split, splits
+from roundelay.corpora.importer import bring_in
+from roundelay.corpora.splits import by_speaker, split_of, utterance_id
 from roundelay.corpora.switchboard import clean
-from roundelay.corpora.tables import write_table
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech import audio
+from roundelay.formats import audio_files as audio
+from roundelay.formats.text_tables import write_table
 
 
 def imported(name: str, source: Path, out: Path) -> dict[str, list[Utterance]]:
@@ -463,7 +463,7 @@ def test_an_interrupted_import_is_no_corpus_and_can_be_done_again(
             raise KeyboardInterrupt
         write_table(path, rows)  # type: ignore[arg-type]  # passed on as it came
 
-    monkeypatch.setattr("roundelay.corpora.layout.write_table", interrupted)
+    monkeypatch.setattr("roundelay.corpora.data_directory.write_table", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bring_in(corpus, tmp_path / "in", out)
     with pytest.raises(DataError, match="no corpus here"):

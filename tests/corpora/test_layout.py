@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus_files import FUZZ, write_audio, write_lines, write_split_files
-from roundelay.corpora.layout import Utterance, read_split, splits, write_split
+from roundelay.corpora.data_directory import Utterance, read_split, splits, write_split
 from roundelay.errors import DataError
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roundelay.corpora import noise
-from roundelay.corpora.noise import Samples
+from roundelay.corpora.synthetic import noise
+from roundelay.corpora.synthetic.noise import Samples
 
 RATE = 16000
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus_files import FUZZ
-from roundelay.corpora.pipes import parse
+from roundelay.corpora.wav_scp import parse
 from roundelay.errors import DataError
 
 

@@ -13,13 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roundelay.corpora import grammar, phones, synthetic, synthetic_plan
-from roundelay.corpora.check import check
-from roundelay.corpora.layout import read_split
-from roundelay.corpora.tables import read_table
+from roundelay.corpora.data_directory import read_split
+from roundelay.corpora.inspection import check
+from roundelay.corpora.synthetic import espeak_phones as phones
+from roundelay.corpora.synthetic import generator as synthetic
+from roundelay.corpora.synthetic import script as synthetic_plan
+from roundelay.corpora.synthetic import sentences as grammar
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech import audio
-from roundelay.speech.alignment_files import read_ctm
+from roundelay.formats import audio_files as audio
+from roundelay.formats.alignment_files import read_ctm
+from roundelay.formats.text_tables import read_table
 
 espeakng_loader = pytest.importorskip("espeakng_loader", reason="the extra 'synthetic' is not installed")
 SPLITS = ("train", "dev", "test")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus_files import FUZZ
-from roundelay.corpora.unpack import unpack
+from roundelay.corpora.archive import unpack
 from roundelay.errors import DataError
 
 

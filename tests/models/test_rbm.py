@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.models.rbm import RBM, Visible
-from roundelay.optim.guarded import GuardedMomentum, MomentumRamp
+from roundelay.experiment.pretraining.rbm import RBM, Visible
+from roundelay.experiment.pretraining.rbm_momentum import GuardedMomentum, MomentumRamp
 
 KINDS: list[Visible] = ["gaussian", "bernoulli"]
 

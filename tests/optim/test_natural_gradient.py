@@ -14,14 +14,14 @@ from torch.nn import functional
 import roundelay
 from cases import CASES, fitting, run_simulated
 from roundelay.errors import SettingsError
-from roundelay.experiment import Experiment
-from roundelay.job import Job
+from roundelay.experiment.settings import Experiment
 from roundelay.learner import Learner
 from roundelay.models import MODELS, build_model
-from roundelay.optim.fisher import FisherSettings, OnlineFisher
 from roundelay.optim.natural_gradient import NaturalGradient, NaturalGradientSettings, precondition
+from roundelay.optim.online_fisher import FisherSettings, OnlineFisher
 from roundelay.strategies import STRATEGIES, Averaging
 from roundelay.strategy import Strategy
+from roundelay.training.job import Job
 from stopping import BY_FRAMES, Stopped, run_in
 from support import sgd, tiny_job
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.experiment import Experiment
+from roundelay.experiment.settings import Experiment
 from roundelay.optim.schedules import Constant, Exponential, Newbob, WarmupAnneal
 
 TINY = {"name": "tiny", "frames_per_epoch": 320, "batch": 16}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.planning.fit import fit
+from roundelay.planning.least_squares import fit
 
 
 def test_numbers_are_found_from_afar() -> None:

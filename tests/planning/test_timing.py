@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
-from roundelay.planning.plan import PAPERS, make_plan, moved, sensitivity
+from roundelay.planning.plan_text import answer, say_effect
+from roundelay.planning.ranking import PAPERS, make_plan, moved, sensitivity
 from roundelay.planning.timing import fitted, period_of, time_strategy
-from roundelay.planning.words import answer, say_effect
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, Link, Straggler
 from roundelay.strategies import ADPSGD, BMUF, STRATEGIES, Averaging, DelayByOne, Hierarchical, Synchronous
 

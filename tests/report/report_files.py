@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from roundelay.experiment import Experiment
-from roundelay.record import Record
-from roundelay.run import RunFolder
-from roundelay.train import describe, train_simulated
+from roundelay.experiment.execution import describe, train_simulated
+from roundelay.experiment.settings import Experiment
+from roundelay.runs.record import Record
+from roundelay.runs.run_folder import RunFolder
 
 HOSTILE = '<script>alert("x")</script>&\'"<img src=x onerror=alert(1)>'
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from report_files import write_run
 
-from roundelay.report.details import read_details, straggler
+from roundelay.runs.history import read_details, straggler
 
 
 def test_what_a_run_did_is_read(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.report.drawing import draw_all
-from roundelay.report.spec import Axis, Bar, Figure, Rule, Series, Style
+from roundelay.report.figure_spec import Axis, Bar, Figure, Rule, Series, Style
+from roundelay.report.paper_figures import draw_all
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 STRATEGIES = ["adpsgd", "b<b>", "bmuf"]

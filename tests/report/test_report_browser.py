@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from report_files import HOSTILE, write_run
 
-from roundelay.report.page import write_report
+from roundelay.report.report_writer import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect

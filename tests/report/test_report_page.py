@@ -12,9 +12,9 @@ import pytest
 from report_files import HOSTILE, decode_run, write_run
 
 from roundelay.errors import SettingsError
-from roundelay.report.happenings import holm
-from roundelay.report.html import embed
-from roundelay.report.page import find_runs, make_board, make_sections, write_report
+from roundelay.report.event_tables import holm
+from roundelay.report.html_page import embed
+from roundelay.report.report_writer import find_runs, make_board, make_sections, write_report
 from roundelay.report.tables import Item, Line, Table, to_csv, to_html
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from report_files import HOSTILE, write_study
 
-from roundelay.report.page import make_board, write_report
+from roundelay.report.report_writer import make_board, write_report
 
 
 def test_a_study_has_an_answer_and_ranks(tmp_path: Path) -> None:

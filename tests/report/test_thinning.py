@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.report.thinning import Span, bin_curve, cut, histogram, log_histogram, significant
+from roundelay.runs.downsampling import Span, bin_curve, cut, histogram, log_histogram, significant
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from roundelay.report.words import THIN, amount, count, duration, number, percent, range_of, size
+from roundelay.report.number_format import THIN, amount, count, duration, number, percent, range_of, size
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,15 @@ import jobs
 import schedules
 import torch
 
-from roundelay.budget import Budget
-from roundelay.chaos import Chaos
-from roundelay.job import Job
-from roundelay.runtimes import launch
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.cluster import Fault as ClusterFault
-from roundelay.runtimes.processes import Options
-from roundelay.runtimes.simulation import simulate
+from roundelay.runtimes.fault_plan import Chaos
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies import STRATEGIES
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
 
 
 @dataclass

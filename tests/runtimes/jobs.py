@@ -1,4 +1,4 @@
-"""What learners' processes do in the tests: entries for `roundelay.runtimes.launch.run`, and a task to train on."""
+"""Entries that the tests have learner processes call (`roundelay.runtimes.processes.launcher.run`), and their task."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundelay.budget import Budget
 from roundelay.errors import LearnerLost, NumericalError
 from roundelay.learner import Learner
-from roundelay.runtimes.processes import ProcessRuntime
+from roundelay.runtimes.processes.process_runtime import ProcessRuntime
 from roundelay.strategies import find
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
 from roundelay.task import Scores, Task
-from roundelay.training import Training
+from roundelay.training.budget import Budget
+from roundelay.training.loop import Training
 
 
 @dataclass

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from roundelay.communicator import Communicator, Later
 from roundelay.errors import NumericalError
-from roundelay.job import Job
 from roundelay.learner import Learner
-from roundelay.runtimes import mpi
-from roundelay.runtimes.baton import complete
-from roundelay.runtimes.mpi import MpiRuntime
-from roundelay.runtimes.mpi_communicator import MpiCommunicator
+from roundelay.runtimes.mpi import mpi_runtime as mpi
+from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
+from roundelay.runtimes.mpi.mpi_runtime import MpiRuntime
+from roundelay.runtimes.strategy_lock import complete
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
+from roundelay.training.job import Job
 from support import adamw, sgd, tiny_job
 
 Settings = dict[str, Any]

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundelay.budget import Budget
-from roundelay.checkpoint import CheckpointSettings
 from roundelay.errors import Deadlock, SettingsError
-from roundelay.job import Job
 from roundelay.learner import Learner
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Link, SlowLink, Stop, Straggler
-from roundelay.runtimes.simulation import SimulatedRuntime, Simulation, simulate
+from roundelay.runtimes.simulator.simulation import SimulatedRuntime, Simulation, simulate
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
-from roundelay.training import Training
+from roundelay.training.budget import Budget
+from roundelay.training.checkpoint_files import CheckpointSettings
+from roundelay.training.job import Job
+from roundelay.training.loop import Training
 
 TRACE = 1e-3  # of what a minibatch usually leaves
 LIMIT_SECONDS = 1000.0  # of virtual time; a run takes about three

@@ -12,13 +12,13 @@ import pytest
 import schedules
 import torch
 
-from roundelay import merging
-from roundelay.checkpoint import CheckpointSettings
 from roundelay.errors import LearnerLost
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Link, Stop
 from roundelay.strategies import ADPSGD, ASGD, BMUF, STRATEGIES, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
+from roundelay.training import recovery as merging
+from roundelay.training.checkpoint_files import CheckpointSettings
 from support import sgd, simulated, tiny_job
 from test_training import recorded, trained
 

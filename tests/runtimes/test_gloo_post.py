@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
-from roundelay.runtimes.gloo_post import ENVELOPE_BYTES, GlooPost
-from roundelay.runtimes.messages import HEADER, Kind, Label, Message
-from roundelay.runtimes.store import Store, keep_store
-from roundelay.runtimes.torch_communicator import connect_by_device
+from roundelay.runtimes.processes.transport.gloo_messages import ENVELOPE_BYTES, GlooPost
+from roundelay.runtimes.processes.transport.key_value_store import Store, keep_store
+from roundelay.runtimes.processes.transport.messages import HEADER, Kind, Label, Message
+from roundelay.runtimes.processes.transport.torch_communicator import connect_by_device
 
 EXCHANGE, REQUEST = Label(Kind.EXCHANGE, 5, 0), Label(Kind.REQUEST, 5, 1)
 

@@ -20,10 +20,11 @@ import jobs
 import pytest
 
 from roundelay.errors import CommunicationError, SettingsError
-from roundelay.runtimes import environment, launch
-from roundelay.runtimes.environment import first_of
-from roundelay.runtimes.hosts import Hosts, Meeting, meet
-from roundelay.runtimes.store import keep_store
+from roundelay.runtimes.processes import environment
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.environment import first_of
+from roundelay.runtimes.processes.hosts import Hosts, Meeting, meet
+from roundelay.runtimes.processes.transport.key_value_store import keep_store
 
 HERE = Path(__file__).parent
 LAUNCHER = """
@@ -32,8 +33,8 @@ sys.path.insert(0, sys.argv[1])
 import jobs
 from roundelay.errors import RoundelayError
 from roundelay.runtimes import launch
-from roundelay.runtimes.hosts import Hosts
-from roundelay.runtimes.processes import Options
+from roundelay.runtimes.processes.hosts import Hosts
+from roundelay.runtimes.processes.process_runtime import Options
 from pathlib import Path
 what = json.loads(sys.argv[2])
 folder = Path(what["folder"]) if "folder" in what else None
@@ -289,7 +290,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport jobs\n"
-        "from pathlib import Path\nfrom roundelay.runtimes.processes import from_environment\n"
+        "from pathlib import Path\nfrom roundelay.runtimes.processes.process_runtime import from_environment\n"
         "runtime = from_environment()\nassert runtime is not None and not runtime.lossy\n"
         "result = jobs.train(runtime, {'strategy': 'synchronous', 'minibatches': 40})\n"
         f"(Path({str(tmp_path)!r}) / f'{{runtime.place.learner}}').write_text(result['digest'])\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from roundelay.errors import Mismatch
-from roundelay.runtimes.kernel import Kernel
-from roundelay.runtimes.replay import KeptOrder
+from roundelay.runtimes.simulator.event_loop import Kernel
+from roundelay.runtimes.simulator.recorded_order import KeptOrder
 
 
 def test_what_comes_early_waits_for_its_turn() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundelay.errors import Deadlock
-from roundelay.runtimes.kernel import Event, Kernel
+from roundelay.runtimes.simulator.event_loop import Event, Kernel
 
 
 def test_ties_happen_in_the_order_of_their_scheduling() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from roundelay.runtimes.store import _limit_silence, connect_store, keep_store, reason
+from roundelay.runtimes.processes.transport.key_value_store import _limit_silence, connect_store, keep_store, reason
 
 
 def open_files() -> int:

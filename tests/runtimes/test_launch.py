@@ -18,11 +18,11 @@ import pytest
 
 from roundelay import errors
 from roundelay.errors import CommunicationError, NumericalError, RoundelayError, SettingsError
-from roundelay.record import merge_records
-from roundelay.runtimes import launch
-from roundelay.runtimes.launch import rebuild
-from roundelay.runtimes.processes import Options
-from roundelay.runtimes.worker import find_entry
+from roundelay.runs.record import merge_records
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.launcher import rebuild
+from roundelay.runtimes.processes.learner_process import find_entry
+from roundelay.runtimes.processes.process_runtime import Options
 
 
 def test_bad_arguments() -> None:

@@ -14,10 +14,10 @@ import jobs
 import pytest
 from faults import Fault
 
-from roundelay.runtimes import launch
-from roundelay.runtimes.membership import Membership, announce_over, bury, current_id, latest_view
-from roundelay.runtimes.processes import Options
-from roundelay.runtimes.store import Store, connect_store, keep_store
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.membership import Membership, announce_over, bury, current_id, latest_view
+from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.transport.key_value_store import Store, connect_store, keep_store
 
 MINIBATCHES = 320  # at least 0.64 s: every kill comes before the end
 STALL_SECONDS = 2.0  # generous: the machine may be busy; the figures are printed

@@ -19,7 +19,8 @@ import torch
 from mpi_jobs import job_of
 
 from roundelay.errors import CommunicationError, Mismatch, NumericalError, RoundelayError, SettingsError
-from roundelay.runtimes import mpi, mpi_launch
+from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
+from roundelay.runtimes.mpi import mpi_runtime as mpi
 from support import simulated
 
 JOBS = Path(__file__).with_name("mpi_jobs.py")

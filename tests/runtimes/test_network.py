@@ -9,8 +9,8 @@ import pytest
 
 from roundelay.errors import SettingsError
 from roundelay.runtimes.cluster import Cluster, Compute, Link, Pauses, Straggler
-from roundelay.runtimes.kernel import Kernel
-from roundelay.runtimes.network import Network
+from roundelay.runtimes.simulator.event_loop import Kernel
+from roundelay.runtimes.simulator.network import Network
 
 TWO_NODES = Cluster(nodes=2, learners_per_node=2, inside=Link(1.0, 100.0), between=Link(10.0, 10.0))
 

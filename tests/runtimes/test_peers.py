@@ -10,8 +10,8 @@ import pytest
 import torch
 from peer_jobs import entry
 
-from roundelay.runtimes import launch
-from roundelay.runtimes.processes import Options
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.strategies import STRATEGIES
 from support import sgd, simulated, tiny_job
 

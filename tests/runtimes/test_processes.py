@@ -11,10 +11,11 @@ from typing import Any
 import jobs
 import pytest
 
-from roundelay.runtimes import environment, launch
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.processes import Options, from_environment
-from roundelay.runtimes.simulation import simulate
+from roundelay.runtimes.processes import environment
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.process_runtime import Options, from_environment
+from roundelay.runtimes.simulator.simulation import simulate
 
 pytestmark = pytest.mark.slow
 KINDS = {"compute", "communicate", "wait", "serve", "evaluate"}

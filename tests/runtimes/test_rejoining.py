@@ -19,11 +19,11 @@ import schedules
 from click.testing import CliRunner
 from faults import Fault
 
-from roundelay.chaos import Chaos, parse
 from roundelay.cli.train import command
 from roundelay.errors import CommunicationError, SettingsError
-from roundelay.runtimes import launch
-from roundelay.runtimes.processes import Options
+from roundelay.runtimes.fault_plan import Chaos, parse
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.strategies import STRATEGIES
 
 STALL_SECONDS = 2.0  # generous: the machine may be busy; `make chaos` measures

@@ -10,11 +10,12 @@ import torch
 import verbs
 
 from roundelay.errors import CommunicationError, Mismatch
-from roundelay.runtimes import launch, segments
-from roundelay.runtimes.messages import Layout
-from roundelay.runtimes.processes import Options
-from roundelay.runtimes.segments import Arena, Bell, Segment
-from roundelay.runtimes.shared_memory import SharedPost, bits_of, weight_of
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.transport import shared_memory_segments as segments
+from roundelay.runtimes.processes.transport.messages import Layout
+from roundelay.runtimes.processes.transport.shared_memory_messages import SharedPost, bits_of, weight_of
+from roundelay.runtimes.processes.transport.shared_memory_segments import Arena, Bell, Segment
 
 needs_sharing = pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from roundelay.errors import SettingsError
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Link, Straggler
-from roundelay.runtimes.simulation import time_only
+from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.record import Record
+from roundelay.planning.placeholders import LAYERS
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulation import simulate, time_only
-from roundelay.runtimes.standin import LAYERS
+from roundelay.runtimes.simulator.simulation import simulate, time_only
 from roundelay.strategies.compression import Compression, OneBit, PowerSGD, TopK
 from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategies.synchronous import Synchronous

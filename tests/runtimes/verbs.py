@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from roundelay.communicator import Communicator, Later
 from roundelay.learner import Learner
-from roundelay.runtimes.arithmetic import mean_of
-from roundelay.runtimes.processes import ProcessRuntime
+from roundelay.runtimes.processes.process_runtime import ProcessRuntime
+from roundelay.runtimes.weighted_mean import mean_of
 from roundelay.strategy import Strategy
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.adaptation import (
+from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.fmllr import (
     FmllrStatistics,
     SpeakerTransforms,
     collect_fmllr,
@@ -16,9 +17,8 @@ from roundelay.speech.adaptation import (
     fmllr_objective,
     transform,
 )
-from roundelay.speech.frontend import FrontEnd, Normaliser
-from roundelay.speech.gmm import Gmm, accumulate
-from roundelay.speech.tensors import Array
+from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
+from roundelay.speech.gmm.gaussian_mixtures import Gmm, accumulate
 
 
 def speaker(seed: int = 0, frames: int = 4000) -> tuple[Gmm, Array, Array, Array]:

@@ -12,18 +12,24 @@ import soundfile
 
 import tones
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.acoustic import AcousticModel
-from roundelay.speech.adaptation import SpeakerTransforms
-from roundelay.speech.adapting import RECOGNISED, TRANSFORMS
-from roundelay.speech.files import read_json
-from roundelay.speech.inputs import Combined
-from roundelay.speech.language import limited
-from roundelay.speech.minibatches import ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
-from roundelay.speech.ngram import END, flat
-from roundelay.speech.prepare import IvectorSettings, LexiconSettings, PrepareSettings, open_prepared, prepare
-from roundelay.speech.prepared import Prepared
-from roundelay.speech.store import shard_name, write_store
-from roundelay.speech.summary import check, lines
+from roundelay.files import read_json
+from roundelay.speech.features.array_store import shard_name, write_store
+from roundelay.speech.features.minibatches import ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
+from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.gmm.fmllr import SpeakerTransforms
+from roundelay.speech.gmm.hmm_gmm import AcousticModel
+from roundelay.speech.language.ngram import END, flat
+from roundelay.speech.preparation.adaptation_stage import RECOGNISED, TRANSFORMS
+from roundelay.speech.preparation.data_summary import check, lines
+from roundelay.speech.preparation.language_stage import limited
+from roundelay.speech.preparation.pipeline import (
+    IvectorSettings,
+    LexiconSettings,
+    PrepareSettings,
+    open_prepared,
+    prepare,
+)
+from roundelay.speech.preparation.prepared_data import Prepared
 
 SIZE = 5
 SETTINGS = replace(

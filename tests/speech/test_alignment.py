@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.alignment import Agreement, Alignment, Alignments, compare, compare_all
-from roundelay.speech.tree import Tree
+from roundelay.speech.gmm.alignment import Agreement, Alignment, Alignments, compare, compare_all
+from roundelay.speech.gmm.decision_tree import Tree
 
 PHONES = ["sil", "a", "b", "c"]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from corpus_files import FUZZ
 from roundelay.errors import DataError
-from roundelay.speech import alignment_files as files
-from roundelay.speech.alignment_files import Interval
+from roundelay.formats import alignment_files as files
+from roundelay.formats.alignment_files import Interval
 
 PHONES = [Interval(0.0, 0.12, "SIL"), Interval(0.12, 0.2, "HH"), Interval(0.25, 0.4, "AY")]
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from corpus_files import FUZZ, tone, ulaw_code, write_audio, write_call, write_sphere
 from roundelay.errors import DataError
-from roundelay.speech import audio, sphere
+from roundelay.formats import audio_files as audio
+from roundelay.formats import sphere
 
 
 @pytest.mark.parametrize(("name", "most"), [("a.wav", 1e-4), ("a.flac", 1e-4), ("a.ogg", 0.05), ("a.mp3", 0.05)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from roundelay.errors import SettingsError
-from roundelay.speech.augment import Augment, augment
+from roundelay.speech.features.spec_augment import Augment, augment
 
 ONES = torch.ones(400, 12, 10)
 

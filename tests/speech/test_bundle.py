@@ -11,10 +11,10 @@ import pytest
 
 import tones
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.bundle import Bundle, write_bundle
-from roundelay.speech.language import LanguageSettings
-from roundelay.speech.prepare import IvectorSettings, prepare
-from roundelay.speech.prepared import Prepared, open_prepared
+from roundelay.speech.decoding.acoustic_bundle import Bundle, write_bundle
+from roundelay.speech.preparation.language_stage import LanguageSettings
+from roundelay.speech.preparation.pipeline import IvectorSettings, prepare
+from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
 
 
 @pytest.fixture(scope="module")

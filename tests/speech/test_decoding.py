@@ -20,17 +20,17 @@ import decodable
 import tones
 from roundelay.errors import DataError
 from roundelay.models import build_model
-from roundelay.run import RunFolder
-from roundelay.speech.bundle import Bundle
-from roundelay.speech.decoding import DecodeSettings, decode_run
-from roundelay.speech.features import FeatureSettings
-from roundelay.speech.grammar import other_grammar, own_grammar
-from roundelay.speech.material import open_material
-from roundelay.speech.network import load_network
-from roundelay.speech.prepare import IvectorSettings, prepare
-from roundelay.speech.prepared import Prepared, open_prepared
-from roundelay.speech.search import Weights
-from roundelay.speech.tuning import cached, neighbours
+from roundelay.runs.run_folder import RunFolder
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.decoding.beam_search import Weights
+from roundelay.speech.decoding.decoding_data import open_material
+from roundelay.speech.decoding.grammar import other_grammar, own_grammar
+from roundelay.speech.decoding.network_scorer import load_network
+from roundelay.speech.decoding.split_decoding import DecodeSettings, decode_run
+from roundelay.speech.decoding.weight_tuning import cached, neighbours
+from roundelay.speech.features.mel_features import FeatureSettings
+from roundelay.speech.preparation.pipeline import IvectorSettings, prepare
+from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
 
 FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 

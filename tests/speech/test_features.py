@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.speech.features import FeatureSettings, deltas, extract, num_frames, splice
-from roundelay.speech.normalise import Moments, group, pooled
-from roundelay.speech.perturb import copy_name, speed
+from roundelay.speech.features.mel_features import FeatureSettings, deltas, extract, num_frames, splice
+from roundelay.speech.features.normalisation import Moments, group, pooled
+from roundelay.speech.features.speed_perturbation import copy_name, speed
 
 Array = npt.NDArray[np.float32]
 

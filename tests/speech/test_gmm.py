@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from roundelay.speech.gmm import Gmm, Statistics, accumulate, update
-from roundelay.speech.tensors import Array
+from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.gaussian_mixtures import Gmm, Statistics, accumulate, update
 
 FLOOR = np.full(3, 1e-3)
 

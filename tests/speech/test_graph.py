@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.graph import build, ctc, ctc_linear, disambiguate, from_fst, linear_graph, num_arcs, read_graph
-from roundelay.speech.lexicon import Lexicon
-from roundelay.speech.ngram import BEGIN, END, NgramModel, count, flat, kneser_ney, read_arpa, witten_bell
+from roundelay.speech.language.decoding_graph import (
+    build,
+    ctc,
+    ctc_linear,
+    disambiguate,
+    from_fst,
+    linear_graph,
+    num_arcs,
+    read_graph,
+)
+from roundelay.speech.language.lexicon import Lexicon
+from roundelay.speech.language.ngram import BEGIN, END, NgramModel, count, flat, kneser_ney, read_arpa, witten_bell
 
 LEXICON = Lexicon(
     {

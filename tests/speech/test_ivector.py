@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.gmm import Gmm
-from roundelay.speech.ivector import (
+from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.gaussian_mixtures import Gmm
+from roundelay.speech.gmm.ivector import (
     BaumWelch,
     IvectorModel,
     log_evidence,
@@ -17,7 +18,6 @@ from roundelay.speech.ivector import (
     train_ivectors,
     train_ubm,
 )
-from roundelay.speech.tensors import Array
 
 
 def background() -> Gmm:

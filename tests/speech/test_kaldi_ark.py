@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corpus_files import FUZZ
 from roundelay.errors import DataError
-from roundelay.speech import kaldi_ark
+from roundelay.formats import kaldi_archives as kaldi_ark
 
 MATRIX = np.array([[1.0, -2.5, 3.25], [4.0, 5.5, -6.0]], np.float32)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.lexicon import Lexicon, complete, graphemes, read_pronunciations
+from roundelay.speech.language.lexicon import Lexicon, complete, graphemes, read_pronunciations
 
 CMU = """;;; The CMU dictionary
 A  AH0

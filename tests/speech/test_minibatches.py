@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech import store as stores
-from roundelay.speech.features import splice
-from roundelay.speech.minibatches import (
+from roundelay.speech.features import array_store as stores
+from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.mel_features import splice
+from roundelay.speech.features.minibatches import (
     IGNORED,
     Batch,
     ChunkMinibatches,
@@ -20,7 +21,6 @@ from roundelay.speech.minibatches import (
     Prefetch,
     UtteranceMinibatches,
 )
-from roundelay.speech.store import Store, write_store
 
 DIM = 4
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.ngram import (
+from roundelay.speech.language.ngram import (
     BEGIN,
     END,
     Counts,

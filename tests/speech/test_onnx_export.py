@@ -12,9 +12,9 @@ import torch
 import decodable
 from roundelay.errors import NumericalError
 from roundelay.models import build_model
-from roundelay.speech.bundle import Bundle
-from roundelay.speech.network import load_network
-from roundelay.speech.onnx_export import _largest_difference, _write, export_onnx, runner
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.decoding.network_scorer import load_network
+from roundelay.speech.decoding.onnx_export import _largest_difference, _write, export_onnx, runner
 
 onnx = pytest.importorskip("onnx", reason="the extra export is not installed")
 pytest.importorskip("onnxruntime", reason="the extra export is not installed")

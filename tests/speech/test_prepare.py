@@ -18,17 +18,17 @@ import pytest
 import soundfile
 
 import tones
-from roundelay.corpora.layout import read_split
+from roundelay.corpora.data_directory import read_split
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech import stages
-from roundelay.speech.alignment_files import read_ctm, read_textgrid, write_ctm
-from roundelay.speech.export import export
-from roundelay.speech.extraction import Extraction, copies
-from roundelay.speech.features import FeatureSettings, extract
-from roundelay.speech.language import LanguageSettings
-from roundelay.speech.lexicon import SILENCE
-from roundelay.speech.prepare import LexiconSettings, PrepareSettings, open_prepared, prepare
-from roundelay.speech.store import shard_name
+from roundelay.formats.alignment_files import read_ctm, read_textgrid, write_ctm
+from roundelay.speech.features.array_store import shard_name
+from roundelay.speech.features.extraction import Extraction, copies
+from roundelay.speech.features.mel_features import FeatureSettings, extract
+from roundelay.speech.language.lexicon import SILENCE
+from roundelay.speech.preparation import cached_stages as stages
+from roundelay.speech.preparation.alignment_export import export
+from roundelay.speech.preparation.language_stage import LanguageSettings
+from roundelay.speech.preparation.pipeline import LexiconSettings, PrepareSettings, open_prepared, prepare
 
 ALL = ["corpus", "features", "lexicon", "hmm", "alignment", "graph", "summary"]
 SETTINGS = tones.SETTINGS
@@ -167,7 +167,8 @@ def test_an_interrupted_preparation_resumes(corpus: Path, prepared: Path, tmp_pa
     """Kill the process as soon as a stage is under way, look that nothing is taken for whole, and go on."""
     out = tmp_path / "data"
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import tones; from roundelay.speech.prepare import prepare\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import tones\n"
+        "from roundelay.speech.preparation.pipeline import prepare\n"
         "def tell(stage, done, total): print(stage, flush=True)\n"
         "prepare(sys.argv[2], sys.argv[3], tones.SETTINGS, progress=tell)"
     )
@@ -220,7 +221,7 @@ def test_a_word_without_pronunciation_is_named(own: Path, tmp_path: Path) -> Non
 
 def test_espeak_guesses(own: Path, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
-    from roundelay.speech.guess import EspeakGuess
+    from roundelay.speech.language.espeak_pronunciations import EspeakGuess
 
     guess = EspeakGuess(["AA"])
     assert guess("ZEBRA") == [("Z", "IY", "B", "R", "AH")]

@@ -10,12 +10,7 @@ import pytest
 
 import tones
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech import ngram
-from roundelay.speech.context import Network
-from roundelay.speech.graph import build, ctc, from_fst, to_fst
-from roundelay.speech.lexicon import Lexicon
-from roundelay.speech.nbest import n_best
-from roundelay.speech.search import (
+from roundelay.speech.decoding.beam_search import (
     Best,
     Pruning,
     Weights,
@@ -26,6 +21,11 @@ from roundelay.speech.search import (
     penalised,
     sentences,
 )
+from roundelay.speech.decoding.nbest import n_best
+from roundelay.speech.language import ngram
+from roundelay.speech.language.context_expansion import Network
+from roundelay.speech.language.decoding_graph import build, ctc, from_fst, to_fst
+from roundelay.speech.language.lexicon import Lexicon
 
 Scores = npt.NDArray[np.float32]
 WIDE = Pruning(beam=1000.0, max_active=1_000_000)

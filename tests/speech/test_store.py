@@ -9,9 +9,16 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech import store as stores
-from roundelay.speech.files import read_json, replacing, write_json, write_text
-from roundelay.speech.store import Store, rewrite_shard, shard_name, write_index, write_shard, write_store
+from roundelay.files import read_json, replacing, write_json, write_text
+from roundelay.speech.features import array_store as stores
+from roundelay.speech.features.array_store import (
+    Store,
+    rewrite_shard,
+    shard_name,
+    write_index,
+    write_shard,
+    write_store,
+)
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 

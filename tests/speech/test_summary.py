@@ -15,11 +15,11 @@ import soundfile
 
 import tones
 from roundelay.errors import DataError
-from roundelay.speech.lexicon import Lexicon
-from roundelay.speech.picture import Picture, colours, draw, png
-from roundelay.speech.prepare import open_prepared, prepare
-from roundelay.speech.store import shard_name, write_store
-from roundelay.speech.summary import check, lines, phone_durations, picture
+from roundelay.speech.features.array_store import shard_name, write_store
+from roundelay.speech.language.lexicon import Lexicon
+from roundelay.speech.preparation.data_summary import check, lines, phone_durations, picture
+from roundelay.speech.preparation.pipeline import open_prepared, prepare
+from roundelay.speech.preparation.utterance_picture import Picture, colours, draw, png
 
 
 @pytest.fixture(scope="module")

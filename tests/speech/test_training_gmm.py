@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.acoustic import AcousticModel, Words
-from roundelay.speech.alignment import Agreement, Alignments, compare
-from roundelay.speech.frontend import FrontEnd
-from roundelay.speech.tensors import Array
-from roundelay.speech.training import GmmSettings, equal_alignment, train_gmm
-from roundelay.speech.tree import Tree
+from roundelay.speech.gmm.alignment import Agreement, Alignments, compare
+from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.decision_tree import Tree
+from roundelay.speech.gmm.front_end import FrontEnd
+from roundelay.speech.gmm.gmm_training import GmmSettings, equal_alignment, train_gmm
+from roundelay.speech.gmm.hmm_gmm import AcousticModel, Words
 
 NAMES = ["sil", "a", "e", "i", "o", "u"]
 SETTINGS = GmmSettings(
@@ -122,7 +122,7 @@ def test_settings_and_seed_decide_the_model() -> None:
 @pytest.mark.timeout(400)
 def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     data = speech()
-    monkeypatch.setattr("roundelay.speech.passes.FRAMES_PER_CHUNK", 900)  # several chunks
+    monkeypatch.setattr("roundelay.speech.gmm.corpus_passes.FRAMES_PER_CHUNK", 900)  # several chunks
     settings = GmmSettings(**{**SETTINGS.__dict__, "adapt": True, "mono_iterations": 4, "iterations": 3})
     one, two = (train_gmm(data.features, data.transcripts, data.speakers, LEXICON, settings, jobs=j) for j in (1, 2))
     assert np.array_equal(one.model.gmm.means, two.model.gmm.means)
@@ -270,7 +270,7 @@ def test_log_mel_input_is_turned_into_cepstra() -> None:
 @cache
 def _an4(folder: Path) -> tuple[dict[str, Array], dict[str, list[str]], dict[str, str]]:
     soundfile = pytest.importorskip("soundfile")
-    from roundelay.speech.features import FeatureSettings, extract
+    from roundelay.speech.features.mel_features import FeatureSettings, extract
 
     def table(name: str) -> dict[str, list[str]]:
         lines = (folder / name).read_text().splitlines()
@@ -301,7 +301,7 @@ def _shipped(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an4_agrees_with_the_alignments_of_its_pack(corpora: Path) -> None:
-    from roundelay.speech.lexicon import Lexicon
+    from roundelay.speech.language.lexicon import Lexicon
 
     folder = corpora / "an4"
     features, text, speakers = _an4(folder)

@@ -12,8 +12,8 @@ import soundfile
 import decodable
 import tones
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.decoding import DecodeSettings
-from roundelay.speech.transcription import Transcript, Windows, Word, find_audio, join, meeting, transcribe
+from roundelay.speech.decoding.split_decoding import DecodeSettings
+from roundelay.speech.decoding.transcription import Transcript, Windows, Word, find_audio, join, meeting, transcribe
 
 FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.gmm import Gmm, accumulate, update
-from roundelay.speech.tensors import Array
-from roundelay.speech.transforms import MlltStatistics, Scatter, collect_mllt, lda, mllt, mllt_objective
+from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.gaussian_mixtures import Gmm, accumulate, update
+from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, collect_mllt, lda, mllt, mllt_objective
 
 
 def classes(seed: int = 0, frames: int = 3000) -> tuple[Array, Array]:

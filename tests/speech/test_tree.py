@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.tensors import Array
-from roundelay.speech.tree import (
+from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.decision_tree import (
     VARIANCE_FLOOR,
     Tree,
     TreeStatistics,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech import viterbi
-from roundelay.speech.acoustic import Words
-from roundelay.speech.alignment import Alignment
-from roundelay.speech.hmm import Graph, GraphBuilder, Pronunciations, Spelling
-from roundelay.speech.tensors import Array
-from roundelay.speech.tree import Tree, TreeStatistics
-from roundelay.speech.viterbi import Transitions, search
+from roundelay.speech.gmm import viterbi
+from roundelay.speech.gmm.alignment import Alignment
+from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.decision_tree import Tree, TreeStatistics
+from roundelay.speech.gmm.hmm import Graph, GraphBuilder, Pronunciations, Spelling
+from roundelay.speech.gmm.hmm_gmm import Words
+from roundelay.speech.gmm.viterbi import Transitions, search
 
 PHONES = 5
 

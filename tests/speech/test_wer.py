@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.wer import Scored, Wer, compare_wer
+from roundelay.speech.decoding.word_error_rate import Scored, Wer, compare_wer
 
 
 def test_errors_are_told_apart() -> None:

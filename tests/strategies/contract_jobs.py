@@ -11,8 +11,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ranks are started without pytest's path
 
 from cases import CASES
-from roundelay.job import Job
-from roundelay.order import WrittenOrder
+from roundelay.training.event_order import WrittenOrder
+from roundelay.training.job import Job
 from support import tiny_job
 
 MINIBATCHES = 200
@@ -52,7 +52,7 @@ def train(runtime: Any, case: str) -> dict[str, Any]:
 
 def train_under_mpi(runtime: Any, cases: list[str]) -> list[dict[str, Any]]:
     """Train all cases one after another in one job."""
-    from roundelay.runtimes import mpi
+    from roundelay.runtimes.mpi import mpi_runtime as mpi
 
     results = []
     for case in cases:

@@ -12,7 +12,7 @@ import pytest
 
 from quadratic import scattered, walk
 from roundelay.errors import SettingsError
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, Link
 from roundelay.strategies import ADPSGD, PairwiseADPSGD, RandomADPSGD
 from roundelay.strategies.mixing import Mixing

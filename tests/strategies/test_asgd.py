@@ -11,12 +11,12 @@ import torch
 
 from quadratic import walk
 from roundelay.errors import SettingsError
-from roundelay.job import Job
 from roundelay.optim.schedules import Exponential
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute
 from roundelay.strategies import ASGD, Synchronous, UpdatesASGD
 from roundelay.strategy import Strategy
+from roundelay.training.job import Job
 from support import adamw, sgd, simulated, tiny_job
 
 

@@ -11,10 +11,10 @@ import torch
 
 from quadratic import walk
 from roundelay.errors import SettingsError
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import Averaging
-from roundelay.training import Training
+from roundelay.training.loop import Training
 from support import sgd, simulated, tiny_job
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.runtimes.simulation import Outcome
+from roundelay.runtimes.simulator.simulation import Outcome
 from roundelay.strategies.compression import COMPRESSIONS, Compression, OneBit, PowerSGD, TopK, pack_bits, unpack_bits
 from roundelay.strategies.synchronous import Synchronous
 from support import sgd, simulated, tiny_job

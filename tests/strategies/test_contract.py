@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import torch
 
-import roundelay.runtimes.simulated_communicator as simulated_communicator
+import roundelay.runtimes.simulator.simulated_communicator as simulated_communicator
 from cases import CASES, SETTINGS, Ran, fitting, run_simulated
 from quadratic import Quadratic, scattered
-from roundelay.budget import Budget
-from roundelay.job import Job
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, Link
 from roundelay.strategies import STRATEGIES, Synchronous
 from roundelay.strategy import Strategy
-from roundelay.training import Training
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job
+from roundelay.training.loop import Training
 from support import adamw, sgd, tiny_job
 
 Runs = Callable[..., Ran]

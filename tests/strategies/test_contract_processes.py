@@ -15,9 +15,10 @@ import torch
 from contract_jobs import MINIBATCHES, entry, job_of
 
 from cases import CASES, fitting
-from roundelay.runtimes import launch, mpi_launch
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulation import replay
+from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
+from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.simulator.simulation import replay
 from roundelay.strategies import STRATEGIES
 from support import simulated
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cases import CASES, fitting
-from roundelay.runtimes.simulation import Outcome
+from roundelay.runtimes.simulator.simulation import Outcome
 from roundelay.strategies import STRATEGIES
 from stopping import Stopped, events, job_of, kill_in, run_in
 

@@ -12,7 +12,7 @@ import torch
 from quadratic import walk
 from roundelay.config import build_named, dump
 from roundelay.errors import SettingsError
-from roundelay.record import Record
+from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import ADPSGD, ASGD, BMUF, EASGD, STRATEGIES, Averaging, Hierarchical, Synchronous
 from roundelay.strategy import Strategy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundelay.runtimes.cluster import Cluster, Compute
-from roundelay.runtimes.simulation import time_only
+from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies import (
     ADPSGD,
     ASGD,

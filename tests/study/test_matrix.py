@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import SettingsError
+from roundelay.study.definition import Study, merge
 from roundelay.study.matrix import expand
-from roundelay.study.settings import Study, merge
 from study_files import write_study
 
 

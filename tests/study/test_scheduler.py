@@ -14,10 +14,10 @@ import pytest
 
 from command import ROUNDELAY
 from roundelay.errors import CheckpointError, SettingsError
-from roundelay.study.folder import StudyFolder
+from roundelay.study.definition import Study
 from roundelay.study.matrix import Cell, expand
 from roundelay.study.scheduler import Scheduler, choose_rate
-from roundelay.study.settings import Study
+from roundelay.study.study_folder import StudyFolder
 from roundelay.study.summary import summarise
 from study_files import write_study
 
@@ -157,7 +157,7 @@ def test_cells_on_processes(tmp_path: Path) -> None:
 
 
 def test_two_studies_cannot_work_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roundelay.study.folder.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("roundelay.study.study_folder.PATIENCE_SECONDS", 0.1)
     folder = StudyFolder(tmp_path)
     with folder.locked(), pytest.raises(CheckpointError, match="at work"), folder.locked():
         pass

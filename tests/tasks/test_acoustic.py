@@ -12,15 +12,15 @@ from torch import nn
 from torch.nn import functional
 
 from roundelay.errors import DataError, NumericalError, SettingsError
-from roundelay.experiment import Experiment
+from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.settings import Experiment
 from roundelay.models import MODELS
-from roundelay.speech.network import Scorer
-from roundelay.speech.prepare import open_prepared
+from roundelay.speech.decoding.network_scorer import Scorer
+from roundelay.speech.preparation.pipeline import open_prepared
 from roundelay.task import seed_minibatch
 from roundelay.tasks.acoustic import Acoustic
-from roundelay.tasks.labels import greedy_labels, label_errors
-from roundelay.tasks.reading import with_context
-from roundelay.train import train_simulated
+from roundelay.tasks.batch_reader import with_context
+from roundelay.tasks.ctc_labels import greedy_labels, label_errors
 
 
 def tiny(toned: str, name: str = "dnn", **settings: Any) -> Acoustic:

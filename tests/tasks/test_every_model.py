@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import load_file
 
 from cases import CASES, SETTINGS, fitting
-from roundelay.experiment import BatchSettings, BudgetSettings, Experiment
+from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.settings import BatchSettings, BudgetSettings, Experiment
 from roundelay.models import MODELS
-from roundelay.run import RunFolder
-from roundelay.runtimes import launch
+from roundelay.runs.run_folder import RunFolder
+from roundelay.runtimes.processes import launcher as launch
 from roundelay.strategies import STRATEGIES
 from roundelay.task import evaluate
-from roundelay.train import train_simulated
-from roundelay.training import Training
+from roundelay.training.loop import Training
 
 MINIBATCHES = 24
 
@@ -83,7 +83,8 @@ def test_on_two_processes(strategy: str, model: str, toned: str, tmp_path: Path)
     what = experiment(toned, model, strategy, 2)
     settings = {"experiment": what.plain(), "folder": str(tmp_path), "minibatches": MINIBATCHES}
     launch.run(
-        "roundelay.train:train_learner", settings, size=what.learners + what.strategy.servers, folder=tmp_path
+        "roundelay.experiment.execution:train_learner", settings,
+        size=what.learners + what.strategy.servers, folder=tmp_path,
     )  # fmt: skip
     saved, first = load_file(RunFolder(tmp_path).model), what.make_task().module().state_dict()
     assert saved.keys() == first.keys()

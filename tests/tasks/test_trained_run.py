@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from roundelay.experiment import BudgetSettings, Experiment
-from roundelay.keeping import KeepSettings
-from roundelay.run import RunFolder
-from roundelay.speech.bundle import Bundle
-from roundelay.speech.decoding import decode_run
-from roundelay.train import train_simulated
+from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.settings import BudgetSettings, Experiment
+from roundelay.runs.run_folder import RunFolder
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.decoding.split_decoding import decode_run
+from roundelay.training.model_selection import KeepSettings
 
 KINDS: dict[str, dict[str, Any]] = {
     "frames, adapted features": {"model": {"name": "dnn", "preset": "tiny"}, "kinds": ["plain", "adapted"]},

@@ -9,8 +9,8 @@ import click
 
 from roundelay import config
 from roundelay.planning.assumptions import say_bytes, say_seconds
-from roundelay.planning.calibrate import Calibration, calibrate
-from roundelay.run import write_atomically
+from roundelay.planning.calibration import Calibration, calibrate
+from roundelay.runs.run_folder import write_atomically
 
 __all__ = ["command"]
 

@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from roundelay.cli.figures import figures
-from roundelay.reading import read_object
+from roundelay.cli.score_format import figures
+from roundelay.runs.reader import read_object
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
@@ -49,9 +49,9 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
     A study that was stopped, by whatever, goes on where it was: call the same command again.  What is computed is
     never computed again; the cells that were being computed when it stopped are computed anew.
     """
-    from roundelay.report.page import write_report
+    from roundelay.report.report_writer import write_report
+    from roundelay.study.definition import Study
     from roundelay.study.scheduler import Scheduler
-    from roundelay.study.settings import Study
     from roundelay.study.summary import summarise
 
     settings = Study.read(study, list(options["assignments"]), options["data"])

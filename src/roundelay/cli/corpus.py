@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from roundelay import corpora
-from roundelay.corpora.corpus import MARKER, Corpus, Download, bring_in
+from roundelay.corpora.importer import MARKER, Corpus, Download, bring_in
 from roundelay.errors import DataError, SettingsError, suggest
 
 _SHOWN = 20
@@ -82,7 +82,7 @@ def synth(*, hours: float, seed: int, out: Path, jobs: int, as_json: bool) -> No
     roundelay corpus synth --hours 0.2 --out corpora/small
     roundelay corpus synth --hours 20 --seed 7 --jobs 8 --out corpora/large
     """  # noqa: D301
-    from roundelay.corpora import synthetic
+    from roundelay.corpora.synthetic import generator as synthetic
 
     with _bar("speaking") as tick:
         synthetic.make(out, hours=hours, seed=seed, jobs=jobs, progress=tick)
@@ -125,8 +125,8 @@ def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, a
     roundelay corpus fetch yesno --out corpora/yesno
     roundelay corpus fetch librispeech --part dev-clean --mirror https://us.openslr.org/resources/12 --out corpora/ls
     """  # noqa: D301
-    from roundelay.corpora import fetch as fetching
-    from roundelay.corpora.unpack import unpack
+    from roundelay.corpora import download as fetching
+    from roundelay.corpora.archive import unpack
 
     corpus = corpora.load(name)
     for part in _wanted(corpus, parts):
@@ -166,7 +166,7 @@ def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None
     if (folder / "prepared.json").is_file():
         _check_prepared(folder, as_json=as_json)
         return
-    from roundelay.corpora.check import check as look_over
+    from roundelay.corpora.inspection import check as look_over
 
     with _bar("checking") as tick:
         report = look_over(folder, headers_only=headers_only, jobs=jobs, progress=tick)
@@ -186,7 +186,7 @@ def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None
 
 
 def _check_prepared(folder: Path, *, as_json: bool) -> None:
-    from roundelay.speech import summary
+    from roundelay.speech.preparation import data_summary as summary
 
     found = summary.check(folder)
     problems = found["problems"]
@@ -209,7 +209,7 @@ def _complain(kind: str, lines: list[str]) -> None:
 
 
 def _report_splits(out: Path, *, as_json: bool) -> None:
-    from roundelay.corpora.layout import read_split, splits
+    from roundelay.corpora.data_directory import read_split, splits
 
     found = {name: read_split(path) for name, path in splits(out).items()}
     counts = {n: {"utterances": len(us), "speakers": len({u.speaker for u in us})} for n, us in found.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from roundelay.cli.bars import bars
+from roundelay.cli.progress_bars import bars
 
 __all__ = ["command"]
 
@@ -54,8 +54,8 @@ def command(
     Weights of scores, words and priors are chosen on dev, once for each model and graph.  Hypotheses, times and scores
     are written below RUN/decode.
     """
-    from roundelay.speech.decoding import decode_run
-    from roundelay.speech.wer import compare_wer
+    from roundelay.speech.decoding.split_decoding import decode_run
+    from roundelay.speech.decoding.word_error_rate import compare_wer
 
     settings = _settings(options)
     with bars() as progress:
@@ -78,14 +78,14 @@ def command(
 
 def _data_of(run: Path) -> Path:
     """Compare on what the first run decoded: the other's own data may be another preparation."""
-    from roundelay.speech.bundle import Bundle
+    from roundelay.speech.decoding.acoustic_bundle import Bundle
 
     return Bundle.open(run).data
 
 
 def _settings(options: dict[str, Any]) -> Any:
-    from roundelay.speech.decoding import DecodeSettings
-    from roundelay.speech.search import Pruning
+    from roundelay.speech.decoding.beam_search import Pruning
+    from roundelay.speech.decoding.split_decoding import DecodeSettings
 
     pruning = Pruning(options.pop("beam"), options.pop("max_active"))
     return DecodeSettings(pruning=pruning, **options)

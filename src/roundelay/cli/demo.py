@@ -80,7 +80,7 @@ def _told(compared: Path) -> dict[str, Any]:
 
 def _by_noise(compared: Path) -> dict[str, float]:
     """Return the word error rates of one learner by how noisy its speech was, the cleanest first."""
-    from roundelay.speech.wer import UTTERANCES, Scored, Wer
+    from roundelay.speech.decoding.word_error_rate import UTTERANCES, Scored, Wer
 
     alone = [
         path for path in sorted(compared.glob("runs/*/cell.json")) if json.loads(path.read_text())["learners"] == 1

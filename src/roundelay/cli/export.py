@@ -31,7 +31,7 @@ def command(*, run: Path, onnx: bool, out: Path | None, as_json: bool) -> None:
     """
     from rich.console import Console
 
-    from roundelay.speech.onnx_export import export_onnx
+    from roundelay.speech.decoding.onnx_export import export_onnx
 
     if not onnx:
         raise SettingsError("export: no format is asked for; give --onnx")

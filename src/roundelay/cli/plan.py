@@ -10,8 +10,8 @@ import click
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.planning.convergence import Needed, parse_target, read_convergence
-from roundelay.planning.profiles import PROFILES, find_cluster, profile_names
+from roundelay.planning.cluster_profiles import PROFILES, find_cluster, profile_names
+from roundelay.planning.frames_to_target import Needed, parse_target, read_convergence
 from roundelay.runtimes.cluster import Cluster
 from roundelay.study.schema import Target
 
@@ -62,7 +62,7 @@ def command(cluster: str | None, **options: Any) -> None:
         raise SettingsError(f"--change must be above 1, not {options['change']:g}")
     if options["target"] is not None and options["record"] is None:
         raise SettingsError("--target needs --record: only a recorded run says how many frames a target takes")
-    from roundelay.cli import planned  # with torch
+    from roundelay.cli import plan_output as planned  # with torch
 
     strategies = planned.choose(options["names"], options["assignments"], everything=options["everything"])
     target, needed = _needed(options)

@@ -93,9 +93,9 @@ def command(
     CORPUS is a folder in the layout that `roundelay corpus` makes: train, dev and test with wav.scp, text and utt2spk.
     Stages that were done before from the same files and settings are not done again.
     """
-    from roundelay.speech.export import export
-    from roundelay.speech.prepare import prepare
-    from roundelay.speech.summary import lines
+    from roundelay.speech.preparation.alignment_export import export
+    from roundelay.speech.preparation.data_summary import lines
+    from roundelay.speech.preparation.pipeline import prepare
 
     with _bars() as progress:
         outcome = prepare(corpus, out, _settings(options), jobs=jobs, progress=progress)
@@ -110,10 +110,10 @@ def command(
 
 def _settings(options: dict[str, Any]) -> Any:
     """Turn the command line's options into settings."""
-    from roundelay.speech.features import FeatureSettings
-    from roundelay.speech.language import LanguageSettings
-    from roundelay.speech.prepare import IvectorSettings, LexiconSettings, PrepareSettings
-    from roundelay.speech.training import GmmSettings
+    from roundelay.speech.features.mel_features import FeatureSettings
+    from roundelay.speech.gmm.gmm_training import GmmSettings
+    from roundelay.speech.preparation.language_stage import LanguageSettings
+    from roundelay.speech.preparation.pipeline import IvectorSettings, LexiconSettings, PrepareSettings
 
     size = options["ivectors"]
     ivectors = IvectorSettings(size, options["ivectors_per"], seed=options["seed"]) if size else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from roundelay.run import RunFolder
+from roundelay.runs.run_folder import RunFolder
 
 __all__ = ["command"]
 
@@ -24,8 +24,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(run: Path, out: Path | None, *, as_json: bool) -> None:
     """Run RUN again in the simulator, every learner in the order that it wrote down, and compare the weights."""
-    from roundelay.experiment import Experiment
-    from roundelay.train import replay_run
+    from roundelay.experiment.execution import replay_run
+    from roundelay.experiment.settings import Experiment
 
     folder = None
     if out is not None:

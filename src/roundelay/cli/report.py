@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from roundelay.planning.convergence import parse_target
+from roundelay.planning.frames_to_target import parse_target
 
 __all__ = ["command"]
 
@@ -42,7 +42,7 @@ def command(
     DIR is what 'roundelay compare' or 'roundelay train' has written, or a folder of such runs.  The page needs no
     network and no other file; report.json and a folder of CSV files are beside it.
     """
-    from roundelay.report.page import write_report
+    from roundelay.report.report_writer import write_report
 
     console = Console(stderr=True, markup=False, highlight=False)
     with console.status("reading the records") as status:  # nothing at all where it is no terminal

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from roundelay.errors import CheckpointError, SettingsError
-from roundelay.experiment import Experiment
-from roundelay.run import RunFolder, versions
+from roundelay.experiment.settings import Experiment
+from roundelay.runs.run_folder import RunFolder, versions
 
 __all__ = ["command"]
 

@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from roundelay.errors import SettingsError
-from roundelay.run import write_atomically
+from roundelay.runs.run_folder import write_atomically
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import TOPOLOGIES, find_topology
 from roundelay.theory.consensus import Consensus, consensus, curve, noise_gain, pairwise

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from roundelay import config
-from roundelay.cli.faults import fault_options, parse_slow
-from roundelay.cli.figures import figures
+from roundelay.cli.fault_options import fault_options, parse_slow
+from roundelay.cli.score_format import figures
 from roundelay.errors import SettingsError
-from roundelay.experiment import Experiment, assign
+from roundelay.experiment.settings import Experiment, assign
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
 
@@ -69,7 +69,7 @@ def command(experiment: Path, out: Path, **options: Any) -> None:
 
 def train(settings: Experiment, out: Path, options: dict[str, Any]) -> None:
     """Train, or go on training in a folder that has checkpoints, and report."""
-    from roundelay.cli.launching import RUNTIMES
+    from roundelay.experiment.backends import RUNTIMES
 
     result = RUNTIMES[options["on"]](settings, out, options)
     if result is None:

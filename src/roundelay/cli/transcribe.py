@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from roundelay.cli.bars import bars
+from roundelay.cli.progress_bars import bars
 
 __all__ = ["command"]
 
@@ -46,8 +46,8 @@ def command(
 
     Each file is taken for one speaker.  A line of text begins after each pause, with its begin and end in seconds.
     """
-    from roundelay.speech.decoding import DecodeSettings
-    from roundelay.speech.transcription import Windows, find_audio, transcribe
+    from roundelay.speech.decoding.split_decoding import DecodeSettings
+    from roundelay.speech.decoding.transcription import Windows, find_audio, transcribe
 
     with bars() as progress:
         found = transcribe(

@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from roundelay.cli.curves import bar, curve
-from roundelay.cli.figures import figures
+from roundelay.cli.score_format import figures
+from roundelay.cli.text_plots import bar, curve
 from roundelay.errors import CheckpointError
-from roundelay.live import Follower
+from roundelay.runs.follower import Follower
 
 __all__ = ["command", "draw", "latest", "summary"]
 
@@ -47,7 +47,7 @@ def command(run: Path, *, once: bool, interval: float, tensorboard: Path | None,
     follower = Follower(latest(run))
     logs = None
     if tensorboard is not None:
-        from roundelay.tensorboard import Logs
+        from roundelay.runs.tensorboard import Logs
 
         logs = Logs(tensorboard)
     follower.read()

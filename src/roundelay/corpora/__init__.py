@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 
-from roundelay.corpora.corpus import Corpus
+from roundelay.corpora.importer import Corpus
 from roundelay.errors import SettingsError, suggest
 
 MODULES = {
-    "synthetic": "synthetic",
+    "synthetic": "synthetic.generator",
     "an4": "an4",
     "fsdd": "fsdd",
     "librispeech": "librispeech",
@@ -17,7 +17,7 @@ MODULES = {
     "yesno": "yesno",
     "kaldi": "kaldi_dir",
     "lhotse": "lhotse",
-    "folder": "folder",
+    "folder": "audio_folder",
 }
 """Each corpus ``x`` is ``CORPUS`` in the module named here."""
 

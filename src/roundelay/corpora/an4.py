@@ -14,11 +14,11 @@ import re
 from pathlib import Path
 
 from roundelay.corpora import kaldi_dir
-from roundelay.corpora.corpus import Corpus, Download
-from roundelay.corpora.layout import Utterance
-from roundelay.corpora.splitting import by_speaker, write_splits
-from roundelay.corpora.tables import read_lines, write_text
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus, Download
+from roundelay.corpora.splits import by_speaker, write_splits
 from roundelay.errors import DataError
+from roundelay.formats.text_tables import read_lines, write_text
 
 _TRANSCRIPT = re.compile(r"^(.*)\(([^()\s]+)\)$")
 _SUFFIXES = (".sph", ".wav", ".flac")

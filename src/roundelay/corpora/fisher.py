@@ -20,12 +20,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from roundelay.corpora.corpus import Corpus
-from roundelay.corpora.layout import Utterance
-from roundelay.corpora.splitting import by_speaker, write_splits
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus
+from roundelay.corpora.splits import by_speaker, write_splits
 from roundelay.corpora.switchboard import times
-from roundelay.corpora.tables import read_lines
 from roundelay.errors import DataError
+from roundelay.formats.text_tables import read_lines
 
 _LINE = re.compile(r"^(\S+)\s+(\S+)\s+([AB])\s*:\s*(.*)$")
 _SHARES = {"train": 0.98, "dev": 0.01, "test": 0.01}

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from roundelay.corpora.corpus import Corpus, Download
-from roundelay.corpora.grammar import DIGITS
-from roundelay.corpora.layout import Utterance
-from roundelay.corpora.splitting import write_splits
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus, Download
+from roundelay.corpora.splits import write_splits
+from roundelay.corpora.synthetic.sentences import DIGITS
 from roundelay.errors import DataError
 
 _NAME = re.compile(r"^(\d)_([^_]+)_(\d+)$")

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from roundelay.corpora.corpus import Corpus
-from roundelay.corpora.layout import Utterance, read_split, splits
-from roundelay.corpora.splitting import by_speaker, split_of, write_splits
-from roundelay.corpora.tables import read_lines, write_table, write_text
+from roundelay.corpora.data_directory import Utterance, read_split, splits
+from roundelay.corpora.importer import Corpus
+from roundelay.corpora.splits import by_speaker, split_of, write_splits
 from roundelay.errors import DataError
-from roundelay.speech.alignment_files import read_ali
-from roundelay.speech.kaldi_ark import Floats, Integers, read_matrix_at, read_scp
+from roundelay.formats.alignment_files import read_ali
+from roundelay.formats.kaldi_archives import Floats, Integers, read_matrix_at, read_scp
+from roundelay.formats.text_tables import read_lines, write_table, write_text
 
 
 def bring(source: Path, out: Path) -> None:

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roundelay.corpora import pipes
-from roundelay.corpora.corpus import Corpus
-from roundelay.corpora.layout import Utterance
-from roundelay.corpora.splitting import by_speaker, split_of, write_splits
+from roundelay.corpora import wav_scp as pipes
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus
+from roundelay.corpora.splits import by_speaker, split_of, write_splits
 from roundelay.errors import DataError
 
 _NAME = re.compile(r"^(?:.*_)?(recordings|supervisions|cuts)(?:_(.+))?\.jsonl(?:\.gz)?$")

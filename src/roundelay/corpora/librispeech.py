@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roundelay.corpora.corpus import Corpus, Download
-from roundelay.corpora.layout import Utterance
-from roundelay.corpora.splitting import split_of, write_splits
-from roundelay.corpora.tables import read_numbered
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus, Download
+from roundelay.corpora.splits import split_of, write_splits
 from roundelay.errors import DataError
+from roundelay.formats.text_tables import read_numbered
 
 
 def bring(source: Path, out: Path) -> None:

@@ -20,11 +20,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from roundelay.corpora.corpus import Corpus
-from roundelay.corpora.layout import Utterance
-from roundelay.corpora.splitting import by_speaker, write_splits
-from roundelay.corpora.tables import read_lines
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus
+from roundelay.corpora.splits import by_speaker, write_splits
 from roundelay.errors import DataError
+from roundelay.formats.text_tables import read_lines
 
 _CHANNELS = {"A": 0, "B": 1}
 _LINE = re.compile(r"^sw(\d{4})([AB])-\S+\s+(\S+)\s+(\S+)\s*(.*)$")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from roundelay.corpora.corpus import Corpus, Download
-from roundelay.corpora.layout import Utterance
-from roundelay.corpora.splitting import write_splits
-from roundelay.corpora.tables import write_text
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus, Download
+from roundelay.corpora.splits import write_splits
 from roundelay.errors import DataError
+from roundelay.formats.text_tables import write_text
 
 _NAME = re.compile(r"^[01](_[01])*$")
 

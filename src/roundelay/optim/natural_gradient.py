@@ -21,7 +21,7 @@ from torch.nn import functional, grad
 from torch.utils.hooks import RemovableHandle
 
 from roundelay.errors import SettingsError, suggest
-from roundelay.optim.fisher import FisherSettings, OnlineFisher
+from roundelay.optim.online_fisher import FisherSettings, OnlineFisher
 
 if TYPE_CHECKING:
     from roundelay.learner import Learner

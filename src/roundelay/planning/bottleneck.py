@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from roundelay.runtimes.standin import Snapshot
+from roundelay.planning.placeholders import Snapshot
 
 __all__ = ["bottlenecks"]
 

@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from roundelay.planning.bottleneck import bottlenecks
-from roundelay.record import KINDS
+from roundelay.planning.placeholders import Tally
+from roundelay.runs.record import KINDS
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulation import time_only
-from roundelay.runtimes.standin import Tally
+from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategy import Strategy
 

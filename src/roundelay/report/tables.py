@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from roundelay.report import words
-from roundelay.report.board import OUTSIDE, Board
-from roundelay.report.learning import why_not
+from roundelay.report import number_format as words
+from roundelay.report.learning_figures import why_not
+from roundelay.report.report_data import OUTSIDE, Board
 from roundelay.study.schema import Cell, Row, Spread
 
 __all__ = ["Item", "Line", "Table", "results", "runs", "to_csv", "to_html", "trials"]

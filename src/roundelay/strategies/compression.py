@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.layout import Place
 from roundelay.learner import Learner
+from roundelay.vector import Place
 
 __all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
 

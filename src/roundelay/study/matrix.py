@@ -12,10 +12,10 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment import Experiment
+from roundelay.experiment.settings import Experiment
 from roundelay.runtimes.cluster import Cluster
+from roundelay.study.definition import Part, Study, Table, merge
 from roundelay.study.regimes import Fitted, fit_period, nodes_for, scaled, scaling
-from roundelay.study.settings import Part, Study, Table, merge
 from roundelay.tasks import TASKS
 
 __all__ = ["Cell", "Matrix", "describe", "expand"]

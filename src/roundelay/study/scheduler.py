@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from roundelay.errors import SettingsError
-from roundelay.report.details import read_details
-from roundelay.study.folder import StudyFolder
+from roundelay.runs.history import read_details
+from roundelay.study.cell_worker import conclude
+from roundelay.study.definition import Study
 from roundelay.study.matrix import Cell, Matrix, expand
-from roundelay.study.settings import Study
 from roundelay.study.statistics import settled
-from roundelay.study.worker import conclude
+from roundelay.study.study_folder import StudyFolder
 
 __all__ = ["Scheduler", "Watcher", "choose_rate"]
 
@@ -221,7 +221,7 @@ class _Crew:
 
     def _hire(self, slot: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "roundelay.study.worker"],
+            [sys.executable, "-m", "roundelay.study.cell_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._file,

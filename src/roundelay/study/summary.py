@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
-from roundelay.reading import read_object
-from roundelay.report.details import Details, read_details
+from roundelay.runs.history import Details, read_details
+from roundelay.runs.reader import read_object
 from roundelay.study.answer import answer_group, answer_study
-from roundelay.study.reading import read_cell
+from roundelay.study.cell_reader import read_cell
 from roundelay.study.schema import Answer, Cell, Group, Key, Profile, Row, Spread, Summary, Target, Trials
 from roundelay.study.statistics import better, settled, spread
 

@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from roundelay.errors import DataError, SettingsError
 from roundelay.models import AcousticModel, build_model
-from roundelay.speech.augment import Augment, augment
-from roundelay.speech.inputs import Combined
-from roundelay.speech.minibatches import Batch
-from roundelay.speech.prepared import Prepared, open_prepared
+from roundelay.speech.features.minibatches import Batch
+from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.features.spec_augment import Augment, augment
+from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
 from roundelay.task import Scores, Task
-from roundelay.tasks.labels import greedy_labels, label_errors, long_enough
-from roundelay.tasks.reading import Reading, read_chunks, read_frames, read_utterances, with_context
+from roundelay.tasks.batch_reader import Reading, read_chunks, read_frames, read_utterances, with_context
+from roundelay.tasks.ctc_labels import greedy_labels, label_errors, long_enough
 
 __all__ = ["Acoustic"]
 
@@ -190,7 +190,7 @@ class Acoustic(Task):
 
     def furnish(self, run: Path) -> None:
         """Give the run's folder what decoding needs of the data."""
-        from roundelay.speech.bundle import write_bundle
+        from roundelay.speech.decoding.acoustic_bundle import write_bundle
 
         write_bundle(
             self.prepared, run, kinds=self.kinds, ivectors=self.ivectors, objective=self.objective, train=self.train

@@ -1,0 +1,207 @@
+"""What ``roundelay plan`` does once it is called: it simulates, prints, and writes JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from roundelay import config
+from roundelay.errors import SettingsError
+from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
+from roundelay.planning.frames_to_target import Needed
+from roundelay.planning.plan_text import answer, say_effect, say_factor
+from roundelay.planning.ranking import PAPERS, Effect, Plan, make_plan, moved, sensitivity
+from roundelay.report.number_format import count
+from roundelay.runtimes.cluster import Cluster
+from roundelay.strategies import STRATEGIES
+from roundelay.strategy import Strategy
+from roundelay.study.schema import Target
+
+__all__ = ["choose", "make", "plain", "show"]
+
+FRAMES_PER_HOUR = 360_000
+WIDTH = 110  # where there is no terminal
+
+
+def choose(names: Sequence[str], assignments: Sequence[str], *, everything: bool) -> dict[str, Strategy]:
+    """Return strategies by name, with hyperparameters changed: those named, all of them, or those of the papers."""
+    wanted = list(names) or (sorted(STRATEGIES) if everything else list(PAPERS))
+    table: dict[str, dict[str, Any]] = {name: {"name": name} for name in wanted}
+    for assignment in assignments:
+        name = assignment.partition(".")[0].strip()
+        if name not in table:
+            raise SettingsError(f"--set {assignment}: {name!r} is not planned; there are {', '.join(table)}")
+        config.apply(table, assignment)
+    return {name: config.build_named(STRATEGIES, settings, name) for name, settings in table.items()}
+
+
+def make(
+    cluster: Cluster,
+    strategies: dict[str, Strategy],
+    sizes: Sequence[int],
+    needed: dict[str, Needed] | None,
+    factors: Sequence[float],
+) -> tuple[list[Plan], list[Effect]]:
+    """Make a plan for each number of learners, and change the last one's assumptions by each factor, with a bar."""
+    total = len(strategies) * (len(sizes) + len(factors) * len(assumptions_of(cluster)))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("planning", total=total)
+
+        def progress(what: str) -> None:
+            bar.update(task, description=what, advance=1)
+
+        plans = [make_plan(cluster, strategies, size, needed=needed, progress=progress) for size in sizes]
+        effects = []
+        if factors and plans[-1].rows:
+            effects = sensitivity(plans[-1], strategies, factors=factors, needed=needed, progress=progress)
+    return plans, effects
+
+
+def plain(
+    plans: Sequence[Plan], effects: Sequence[Effect], target: Target | None, needed: dict[str, Needed] | None
+) -> dict[str, Any]:
+    """Return plans and what they rest on, as JSON has it."""
+    cluster = plans[0].cluster
+    assumed = [
+        {"assumption": each.name, "value": value, "said": each.say(value)}
+        for each in assumptions_of(cluster)
+        if (value := each.value(cluster)) is not None
+    ]
+    return {
+        "cluster": config.plain(cluster),
+        "by": plans[0].by,
+        "target": target,
+        "record": {name: dataclasses.asdict(each) for name, each in (needed or {}).items()},
+        "assumptions": assumed,
+        "plans": [
+            {"learners": plan.learners, "strategies": [row.plain() for row in plan.rows], "skipped": plan.skipped}
+            for plan in plans
+        ],
+        "sensitivity": [
+            {
+                "assumption": effect.assumption,
+                "changes": [
+                    {
+                        "factor": factor,
+                        "throughput": shares,
+                        "order": effect.orders[factor],
+                        "moved": moved(plans[-1].order, effect.orders[factor]),
+                    }
+                    for factor, shares in effect.throughput.items()
+                ],
+            }
+            for effect in effects
+        ],
+        "answer": [line for plan in plans for line in answer(plan)],
+    }
+
+
+def show(
+    plans: Sequence[Plan],
+    effects: Sequence[Effect],
+    target: Target | None,
+    needed: dict[str, Needed] | None,
+    *,
+    hours: float | None,
+) -> None:
+    """Print plans and what they rest on."""
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    cluster = plans[0].cluster
+    for plan in plans:
+        console.print(f"\n{cluster.name}, {plan.learners} learners", style="bold")
+        for line in answer(plan):
+            console.print(line, soft_wrap=True)
+        console.print()
+        console.print(_table(plan, hours))
+        for name, why in plan.skipped.items():
+            console.print(f"{name}: not planned, {why}", soft_wrap=True)
+    if target is not None:
+        console.print(f"\nTarget: {target['score']} at most {target['value']:g}, frames as recorded", soft_wrap=True)
+        for line in _recorded(needed or {}, plans[-1].learners):
+            console.print(f"- {line}", soft_wrap=True)
+    console.print("\nAssumptions", style="bold")
+    if cluster.source:
+        console.print(f"from: {cluster.source}", soft_wrap=True)
+    console.print(_assumptions(plans[-1], effects))
+    for line in _notes(plans[-1], effects):
+        console.print(f"- {line}", soft_wrap=True)
+
+
+def _table(plan: Plan, hours: float | None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("", justify="right", no_wrap=True, min_width=2)
+    table.add_column("strategy", no_wrap=True)
+    timed = any(row.target_seconds is not None for row in plan.rows)
+    extra = [*(["to target"] if timed else []), *(["an epoch"] if hours else [])]
+    for heading in (*extra, "frames/s", "speed-up", "step", "idle", "sent/step"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("held up by", min_width=24)
+    for place, row in enumerate(plan.rows, 1):
+        timing = row.timing
+        extras = []
+        if timed:
+            extras.append(say_seconds(row.target_seconds) if row.target_seconds is not None else "-")
+        if hours:
+            extras.append(say_seconds(timing.epoch_seconds(hours * FRAMES_PER_HOUR, plan.cluster.epoch_seconds)))
+        table.add_row(
+            str(place), row.strategy, *extras, f"{timing.frames_per_second:,.0f}", f"{row.speedup:.1f}",
+            say_seconds(timing.step_seconds), f"{timing.idle:.0%}", say_bytes(timing.bytes_per_step),
+            f"{timing.bottleneck} ({timing.busy[timing.bottleneck]:.0%})",
+        )  # fmt: skip
+    return table
+
+
+def _assumptions(plan: Plan, effects: Sequence[Effect]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("assumption", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    if not effects:
+        for each in assumptions_of(plan.cluster):
+            value = each.value(plan.cluster)
+            table.add_row(each.name, each.say(value) if value is not None else "")
+        return table
+    for factor in effects[0].orders:
+        table.add_column(say_factor(factor), justify="right", no_wrap=True)
+    table.add_column("what changes in the ranking")
+    for effect in effects:
+        first = plan.order[0]
+        shares = [f"{each[first] - 1:+.0%}" if first in each else "-" for each in effect.throughput.values()]
+        table.add_row(effect.assumption, effect.value, *shares, say_effect(effect, plan.order))
+    return table
+
+
+def _notes(plan: Plan, effects: Sequence[Effect]) -> list[str]:
+    notes = [
+        "speed-up: over one learner. idle: the share of learners' time without a gradient. sent/step: for each step of "
+        "a learner, answers included. held up by: what is in use for the largest share of the time, and that share",
+        "an average over steps in the steady state, simulated by the strategies' own files; start, evaluation and "
+        "reading data are left out",
+    ]
+    if effects:
+        notes.append(f"the two columns are what {plan.order[0]} does if that one number is off")
+    else:
+        notes.append("--sensitivity changes each assumption in turn; with many learners that takes minutes")
+    if plan.by == "frames per second":
+        notes.append(
+            "ranked by frames per second, which says nothing of how many frames a strategy needs to learn as much: "
+            "--record RUN or STUDY ranks by time to a target"
+        )
+    return notes
+
+
+def _recorded(needed: dict[str, Needed], learners: int) -> list[str]:
+    lines = []
+    for name, each in sorted(needed.items()):
+        said = f"{each.frames:,.0f} frames" if each.frames is not None else "not reached"
+        missed = f", {each.missed} missed" if each.missed else ""
+        other = "" if each.learners == (learners,) else f"; recorded with {', '.join(map(str, each.learners))} learners"
+        lines.append(f"{name}: {said} in the median of {count(each.runs, 'run')}{missed}{other}")
+    return lines

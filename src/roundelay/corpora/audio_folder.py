@@ -1,0 +1,84 @@
+"""A plain folder of audio with ``transcripts.tsv``: path, text and perhaps speaker and split, between tabs.
+
+A first line that begins with ``path`` names the columns; without it they are in that order.  Paths count from the
+folder. Without a speaker, the subfolder that a file is in is its speaker, and a file in no subfolder is a speaker by
+itself. Without a split, speakers are divided.  Audio that the table does not have is an error, as is a line without
+audio.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from roundelay.corpora.data_directory import Utterance
+from roundelay.corpora.importer import Corpus
+from roundelay.corpora.kaldi_dir import bring_language
+from roundelay.corpora.splits import by_speaker, split_of, utterance_id, write_splits
+from roundelay.errors import DataError
+from roundelay.formats.text_tables import read_lines
+
+TABLE = "transcripts.tsv"
+_COLUMNS = ("path", "text", "speaker", "split")
+_AUDIO = {".wav", ".flac", ".ogg", ".mp3", ".sph"}
+
+
+def bring(source: Path, out: Path) -> None:
+    """Import the files that the table names."""
+    divided: dict[str, list[Utterance]] = {}
+    seen: dict[Path, int] = {}
+    for number, row in _rows(source / TABLE):
+        where = f"{source / TABLE}:{number}"
+        audio = source / row["path"]
+        if not audio.is_file():
+            raise DataError(f"{where}: the audio is not there: {row['path']}")
+        if audio.resolve() in seen:
+            raise DataError(f"{where}: {row['path']} is already in line {seen[audio.resolve()]}")
+        seen[audio.resolve()] = number
+        divided.setdefault(split_of(row.get("split", "")), []).append(_utterance(row, audio, where))
+    _check_all_told(source, set(seen))
+    if not divided:
+        raise DataError(f"{source / TABLE}: no lines in it")
+    if "" in divided and len(divided) > 1:
+        raise DataError(f"{source / TABLE}: {divided[''][0].audio.name} has no split and others have one")
+    write_splits(out, by_speaker(divided[""]) if "" in divided else divided)
+    bring_language(source, out)
+
+
+def _rows(table: Path) -> list[tuple[int, dict[str, str]]]:
+    columns: tuple[str, ...] = _COLUMNS
+    rows: list[tuple[int, dict[str, str]]] = []
+    for number, line in read_lines(table):
+        fields = [field.strip() for field in line.split("\t")]
+        if not rows and fields[0] == "path":
+            if unknown := sorted(set(fields) - set(_COLUMNS)):
+                raise DataError(f"{table}:{number}: unknown column {unknown[0]!r}; there are {', '.join(_COLUMNS)}")
+            columns = tuple(fields)
+            continue
+        if not 2 <= len(fields) <= len(columns):
+            raise DataError(f"{table}:{number}: {' TAB '.join(columns)} is wanted, not {line[:60]!r}")
+        rows.append((number, {key: value for key, value in zip(columns, fields, strict=False) if value}))
+    return rows
+
+
+def _utterance(row: dict[str, str], audio: Path, where: str) -> Utterance:
+    words = tuple(row.get("text", "").split())
+    if not words:
+        raise DataError(f"{where}: {row['path']} has no words")
+    relative = Path(row["path"]).with_suffix("")
+    nested = relative.parent.name if str(relative.parent) != "." else relative.name
+    speaker = "_".join(row.get("speaker", nested).split())
+    return Utterance(utterance_id(speaker, str(relative)), audio, speaker, words)
+
+
+def _check_all_told(source: Path, told: set[Path]) -> None:
+    for file in sorted(source.rglob("*")):
+        if file.suffix.lower() in _AUDIO and file.resolve() not in told:
+            raise DataError(f"{source / TABLE}: no transcript of {file.relative_to(source)}, whose audio is there")
+
+
+CORPUS = Corpus(
+    name="folder",
+    summary=f"a folder of audio with a table, {TABLE}",
+    licence="its own",
+    bring=bring,
+)

@@ -1,0 +1,62 @@
+"""Names and splits for corpora that bring none of their own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from roundelay.corpora.data_directory import Utterance, write_split
+from roundelay.errors import DataError
+
+SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
+
+
+def by_speaker(
+    utterances: Iterable[Utterance],
+    shares: Mapping[str, float] = SHARES,
+    group: Callable[[Utterance], str] = lambda utterance: utterance.speaker,
+) -> dict[str, list[Utterance]]:
+    """Divide utterances so that no speaker (or other ``group``) is in two splits.
+
+    Speakers are taken in the order of a hash of their names, which knows nothing of who they are; each goes to the
+    split that lacks most of its share.
+    """
+    groups: dict[str, list[Utterance]] = {}
+    for utterance in utterances:
+        groups.setdefault(group(utterance), []).append(utterance)
+    if len(groups) < len(shares):
+        raise DataError(
+            f"{len(groups)} speakers cannot be divided into {', '.join(shares)} without sharing one;"
+            f" at least {len(shares)} would do"
+        )
+    total = sum(map(len, groups.values()))
+    divided: dict[str, list[Utterance]] = {name: [] for name in shares}
+    order = sorted(groups, key=lambda name: hashlib.sha256(name.encode()).digest())
+    for left, name in zip(range(len(order), 0, -1), order, strict=True):
+        empty = [split for split in shares if not divided[split]]
+        wanting = empty if len(empty) >= left else list(shares)
+        target = max(wanting, key=lambda split: shares[split] - len(divided[split]) / total)
+        divided[target] += groups[name]
+    return divided
+
+
+def write_splits(out: Path, divided: Mapping[str, Iterable[Utterance]]) -> None:
+    """Write each split that has utterances."""
+    for name, utterances in divided.items():
+        if some := list(utterances):
+            write_split(out / name, some)
+
+
+def split_of(part: str) -> str:
+    """Map the usual names of parts to splits: train-clean-5 is train, dev-clean is dev, test-other stays itself."""
+    if part.startswith("train"):
+        return "train"
+    known = {"dev-clean": "dev", "dev-clean-2": "dev", "valid": "dev", "validation": "dev", "test-clean": "test"}
+    return known.get(part, part)
+
+
+def utterance_id(speaker: str, name: str) -> str:
+    """Make an id of a speaker and a file's name: no blanks, and the speaker first, as Kaldi's tools want it."""
+    plain = "_".join(name.split()).replace("/", "-")
+    return plain if plain.startswith(f"{speaker}-") else f"{speaker}-{plain}"

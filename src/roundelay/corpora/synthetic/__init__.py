@@ -1,0 +1,1 @@
+"""The embedded corpus: a script of sentences, spoken by espeak-ng, with noise, in shards."""

@@ -1,0 +1,1 @@
+"""Experiments: their settings, training them, and continuing them."""

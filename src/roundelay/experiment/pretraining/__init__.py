@@ -1,0 +1,1 @@
+"""Pre-training: RBM and layer-wise stages that run before the experiment itself."""

@@ -1,0 +1,348 @@
+"""Pre-training: a deep network's hidden layers one after another, each by a run of the one training loop.
+
+`kind = "rbm"` trains a stack of restricted Boltzmann machines on what the layers below make of the data;
+`kind = "layerwise"` trains the network itself while it grows, with a new output layer each time.  Every stage
+runs under the experiment's own strategy on its learners, and leaves ``pretrain/<stage>`` behind in the run's folder;
+what the main run starts with is ``pretrain/model.safetensors``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from roundelay.errors import CheckpointError, SettingsError
+from roundelay.experiment.pretraining.layer_tasks import RBMTask, Shallow, chain_of, inputs_of
+from roundelay.experiment.pretraining.rbm import RBM
+from roundelay.experiment.pretraining.rbm_momentum import GuardedMomentum, MomentumRamp
+from roundelay.runs.record import Record
+from roundelay.runs.run_folder import write_atomically
+from roundelay.runtimes.simulator.simulation import simulate
+from roundelay.training.budget import Budget
+from roundelay.training.job import Job, start_with
+from roundelay.training.loop import Training
+
+if TYPE_CHECKING:
+    from roundelay.experiment.settings import Experiment
+    from roundelay.runtime import Runtime
+
+__all__ = [
+    "PretrainSettings",
+    "Pretraining",
+    "check",
+    "is_complete",
+    "is_wanted",
+    "pretrain_simulated",
+    "pretrained",
+    "resume",
+    "stages_done",
+    "start_simulated",
+    "train_stage",
+]
+
+log = logging.getLogger(__name__)
+Watch = Callable[[Training], None]
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """How to pre-train; the values are those of Kaldi's ``pretrain_dbn.sh``, the minibatch is the experiment's."""
+
+    kind: Literal["rbm", "layerwise"] = "rbm"
+    layers: int | None = None
+    """Hidden layers to pre-train, from the first; by default all, and all but the last one by ``layerwise``."""
+    epochs: float = 1.0
+    """Of each layer."""
+    first_epochs: float | None = None
+    """Of the first layer; by default twice ``epochs`` for a Gaussian RBM, and ``epochs`` otherwise."""
+    rate: float | None = None
+    """By default 0.4 for an RBM, and the experiment's own by ``layerwise``."""
+    first_rate: float | None = None
+    """Of the first layer; by default 0.01 for a Gaussian RBM, and ``rate`` otherwise."""
+    momentum: MomentumRamp = field(default_factory=MomentumRamp)
+    """Of RBMs only: the next two as well."""
+    l2: float = 2e-4
+    deviation: float = 0.1
+    """Of an RBM's first weights."""
+    weights: str | None = None
+    """A file pre-trained before, ``pretrain/model.safetensors`` of another run, to take in place of all that."""
+    normalise: bool = True
+    """Train the first RBM on inputs of zero mean and unit variance, and fold that into its layer afterwards."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "first_epochs", "rate", "first_rate", "layers"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise SettingsError(f"{name} must be above 0, not {value}")
+        for name in ("l2", "deviation"):
+            if not getattr(self, name) >= 0:
+                raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
+
+    def epochs_of(self, stage: int) -> float:
+        """Return the epochs of a stage, from 0."""
+        if stage:
+            return self.epochs
+        return self.first_epochs or self.epochs * (2 if self.kind == "rbm" else 1)
+
+    def rate_of(self, stage: int) -> float | None:
+        """Return the learning rate of a stage; ``None``: the experiment's."""
+        if self.kind == "layerwise":
+            return (self.first_rate or self.rate) if stage == 0 else self.rate
+        return (self.first_rate or 0.01) if stage == 0 else (self.rate or 0.4)
+
+
+class Pretraining:
+    """The stages of an experiment's pre-training, and what they have come to so far."""
+
+    def __init__(self, experiment: Experiment, done: Tensors | None = None) -> None:
+        assert experiment.pretrain is not None
+        self.experiment, self.settings = experiment, experiment.pretrain
+        self.task = experiment.make_task()
+        self.model = self.task.module()
+        self.chain = chain_of(self.model)
+        able = len(self.chain) - 1 - (self.settings.kind == "layerwise")
+        self.stages = able if self.settings.layers is None else self.settings.layers
+        if not 1 <= self.stages <= able:
+            what = f"{len(self.chain) - 1} hidden layers can have {able} of them pre-trained by {self.settings.kind}"
+            raise SettingsError(f"pretrain: a model with {what}, not {self.stages}")
+        if self.settings.kind == "rbm":
+            self._see_sigmoids()
+        self.done: Tensors = {}
+        self._moments: tuple[Tensor, Tensor] | None = None
+        self._take(done or {})
+
+    def _see_sigmoids(self) -> None:
+        """Complain unless each pre-trained layer's output reaches the next through a sigmoid and nothing else."""
+        for layer, above in zip(self.chain[: self.stages], self.chain[1:], strict=False):
+            given, expected = (inputs_of(self.task, self.model, name, 0) for name in (layer, above))
+            with torch.no_grad():
+                made = torch.sigmoid(self.model.get_submodule(layer)(given))
+            if made.shape != expected.shape or not torch.allclose(made, expected, atol=1e-5):
+                raise SettingsError(
+                    f"pretrain: an RBM becomes a layer with a sigmoid behind it, which {layer} has not; "
+                    "give the model sigmoids and no batch norm, or use kind = 'layerwise'"
+                )
+
+    def _take(self, tensors: Tensors) -> None:
+        self.done |= tensors
+        start_with(self.model, self.done)
+
+    # -- one stage ----------------------------------------------------------------------------------------------
+
+    def job(self, stage: int) -> Job:
+        """Make what a learner trains by in a stage, from 0."""
+        return self._rbm_job(stage) if self.settings.kind == "rbm" else self._shallow_job(stage)
+
+    def budget(self, stage: int) -> Budget:
+        """Count the minibatches of a stage."""
+        per_epoch = self.task.per_epoch
+        shards = self.experiment.learners if self.experiment.budget.shards == "private" else None
+        return Budget(per_epoch, max(1, round(self.settings.epochs_of(stage) * per_epoch)), shards=shards)
+
+    def _rbm_job(self, stage: int) -> Job:
+        settings, layer = self.settings, self.chain[stage]
+        seed = self.experiment.seed + stage
+        task = RBMTask(self.task, self.model, layer, first=stage == 0, seed=seed, deviation=settings.deviation)
+        if stage == 0 and settings.normalise:
+            task.normalise()
+        self._moments = task.moments
+        rate = settings.rate_of(stage)
+        assert rate is not None
+
+        def optimizer(module: nn.Module) -> torch.optim.Optimizer:
+            assert isinstance(module, RBM)
+            return GuardedMomentum(module, rate, l2=settings.l2)
+
+        return Job(
+            task,
+            self.experiment.strategy,
+            self.budget(stage),
+            optimizer,
+            schedule=lambda: settings.momentum,
+            seed=seed,
+        )
+
+    def _shallow_job(self, stage: int) -> Job:
+        changes: dict[str, Any] = {}
+        if (rate := self.settings.rate_of(stage)) is not None:
+            changes["optimizer"] = self.experiment.optimizer | {"lr": rate}
+        experiment = self.experiment.replace(**changes)
+        return Job(
+            Shallow(self.task, self.chain, stage + 1, self.done, seed=experiment.seed + stage),
+            experiment.strategy,
+            self.budget(stage),
+            experiment.optimizer_of(self.task),
+            clip=experiment.clip,
+            seed=experiment.seed + stage,
+        )
+
+    def simulate(self, stage: int, folder: Path | None, *, watch: Watch | None = None) -> dict[str, Any]:
+        """Run a stage on the experiment's simulated cluster, and absorb it; return what it came to."""
+        job, experiment = self.job(stage), self.experiment
+        place = None if folder is None else folder / "pretrain" / str(stage + 1)
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+
+        def make(runtime: Runtime) -> Training:
+            training = job.training(runtime)
+            if watch is not None:
+                watch(training)
+            return training
+
+        outcome = simulate(
+            make,
+            experiment.cluster,
+            learners=experiment.learners,
+            servers=job.strategy.servers,
+            seed=experiment.seed,
+            record=Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.spans),
+        )
+        first = next(training for training in outcome.trainings if not training.me.serves)
+        first.me.load(outcome.consensus)
+        self.absorb(stage, first.me.module)
+        about = _about(self, stage, first, outcome.seconds, "virtual")
+        if folder is not None:
+            self.save(folder / "pretrain", about)
+        return about
+
+    def train(self, stage: int, runtime: Runtime, folder: Path, *, watch: Watch | None = None) -> dict[str, Any]:
+        """Run a stage as one rank of several, and absorb it; the first learner saves what has been done so far."""
+        training = self.job(stage).training(runtime)
+        if watch is not None:
+            watch(training)
+        training.me.load(runtime.run(training.run()))
+        self.absorb(stage, training.me.module)
+        about = _about(self, stage, training, runtime.now(), "wall")
+        if training.me.number == 0 and not training.me.serves:
+            self.save(folder / "pretrain", about)
+        return about
+
+    def absorb(self, stage: int, module: nn.Module) -> None:
+        """Take over what a stage has trained: its module with the consensus weights."""
+        if isinstance(module, RBM):
+            weight, bias = module.affine(*(self._moments or (None, None)))
+            self._take({f"{self.chain[stage]}.weight": weight, f"{self.chain[stage]}.bias": bias})
+        else:
+            output = self.chain[-1]
+            state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+            self._take({name: x for name, x in state.items() if not name.startswith(f"{output}.")})
+
+    def save(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write what is done so far, whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "model.safetensors", save({name: x.contiguous() for name, x in self.done.items()}))
+        write_atomically(folder / "model.json", json.dumps(about, indent=2).encode() + b"\n")
+
+
+def stages_done(folder: Path) -> tuple[int, int]:
+    """Return how many stages of a run's pre-training are done, and of how many; none of 1 where none has begun."""
+    path = folder / "pretrain" / "model.json"
+    if not path.exists():
+        return 0, 1
+    about = json.loads(path.read_text(encoding="utf-8"))
+    return about["stage"], about["stages"]
+
+
+def is_complete(folder: Path) -> bool:
+    """Tell whether all stages of a run's pre-training are done."""
+    done, of = stages_done(folder)
+    return done == of
+
+
+def resume(experiment: Experiment, folder: Path | None) -> tuple[Pretraining, range]:
+    """Return pre-training as far as it has come, and the stages that are left."""
+    done = 0 if folder is None else stages_done(folder)[0]
+    weights = _read(folder / "pretrain" / "model.safetensors") if folder is not None and done else None
+    pretraining = Pretraining(experiment, weights)
+    return pretraining, range(done, pretraining.stages)
+
+
+def check(experiment: Experiment) -> None:
+    """Complain now of pre-training that cannot be, or of weights that cannot be taken."""
+    if experiment.pretrain is None:
+        return
+    if experiment.pretrain.weights is None:
+        Pretraining(experiment)
+    else:
+        start_with(experiment.make_task().module(), _read(Path(experiment.pretrain.weights)))
+
+
+def is_wanted(experiment: Experiment, folder: Path) -> bool:
+    """Tell whether a run is still to be pre-trained."""
+    return experiment.pretrain is not None and experiment.pretrain.weights is None and not is_complete(folder)
+
+
+def pretrained(experiment: Experiment, folder: Path | None) -> Tensors | None:
+    """Return the weights that a run starts with, where its experiment asks for pre-training."""
+    if experiment.pretrain is None:
+        return None
+    if experiment.pretrain.weights is not None:
+        return _read(Path(experiment.pretrain.weights))
+    if folder is None or not is_complete(folder):
+        where = folder or "a run without a folder"
+        raise CheckpointError(
+            f"{where}: is not pre-trained yet, which 'roundelay train' does; or give pretrain.weights, the "
+            "pretrain/model.safetensors of a run that was"
+        )
+    return _read(folder / "pretrain" / "model.safetensors")
+
+
+def _read(path: Path) -> Tensors:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"pretrain.weights: {path}: {error}") from error
+
+
+def start_simulated(experiment: Experiment, folder: Path | None) -> Tensors | None:
+    """Return the weights that a simulated run starts with, pre-trained now where they are not yet."""
+    if experiment.pretrain is None or experiment.pretrain.weights or (folder is not None and is_complete(folder)):
+        return pretrained(experiment, folder)
+    return pretrain_simulated(experiment, folder)
+
+
+# -- where stages run -------------------------------------------------------------------------------------------------
+
+
+def pretrain_simulated(experiment: Experiment, folder: Path | None) -> Tensors:
+    """Pre-train on the simulated cluster; return the weights that the main run starts with."""
+    pretraining, left = resume(experiment, folder)
+    for stage in left:
+        pretraining.simulate(stage, folder)
+    return pretraining.done
+
+
+def train_stage(runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
+    """Train one stage on a process of its own, on top of what was saved of those before it."""
+    from roundelay.experiment.settings import Experiment
+
+    experiment, folder, stage = Experiment.of(settings["experiment"]), Path(settings["folder"]), int(settings["stage"])
+    torch.set_num_threads(experiment.threads)
+    weights = load_file(folder / "pretrain" / "model.safetensors") if stage else None
+    return Pretraining(experiment, weights).train(stage, runtime, folder, watch=watch)
+
+
+def _about(pretraining: Pretraining, stage: int, training: Training, seconds: float, clock: str) -> dict[str, Any]:
+    """Say what a stage came to."""
+    guarded = getattr(training.me.optimizer, "param_groups", [{}])[0].get("guarded", 0)
+    about = {
+        "kind": pretraining.settings.kind,
+        "stage": stage + 1,
+        "stages": pretraining.stages,
+        "layer": pretraining.chain[stage],
+        "scores": training.scores,
+        "seconds": seconds,
+        "clock": clock,
+        "guarded": guarded,
+    }
+    log.debug("pretrain: %s %d of %d: %s", about["kind"], stage + 1, pretraining.stages, training.scores)
+    return about

@@ -1,0 +1,232 @@
+"""An experiment: one TOML file that says what is trained, how, by whom and for how long."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from roundelay import config
+from roundelay.errors import SettingsError, suggest
+from roundelay.experiment.pretraining.layer_stages import PretrainSettings
+from roundelay.optim.early_stopping import Patient
+from roundelay.optim.natural_gradient import NaturalGradientSettings, precondition
+from roundelay.optim.rate_scaling import RateSettings, multiply_rate
+from roundelay.optim.schedules import Constant, ScheduleBase
+from roundelay.runtimes.cluster import Cluster
+from roundelay.strategies.synchronous import Synchronous
+from roundelay.strategy import Strategy
+from roundelay.task import Task
+from roundelay.tasks import TASKS
+from roundelay.training.budget import Budget
+from roundelay.training.checkpoint_files import CheckpointSettings
+from roundelay.training.job import Job
+from roundelay.training.model_selection import KeepSettings
+from roundelay.training.nonfinite import GuardSettings
+
+__all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings", "assign"]
+
+
+@dataclass(frozen=True)
+class BudgetSettings:
+    """How long to train; counted for the whole cluster, so that it does not depend on the number of learners."""
+
+    epochs: float | None = None
+    minibatches: int | None = None
+    """Instead of epochs."""
+    evaluate_every: int | None = None
+    """Minibatches between evaluations; by default an epoch."""
+    warmup: int = 0
+    """Minibatches that are trained synchronously before the strategy begins."""
+    shards: Literal["common", "private"] = "common"
+    """Whether learners claim minibatches from one budget or each has its own."""
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How many frames are in a minibatch."""
+
+    size: int | None = None
+    """Per learner."""
+    total: int | None = None
+    """Of all learners together, instead of ``size``."""
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """What is written down."""
+
+    spans: int = 2000
+    """So many spans of time of each learner are kept; totals count all."""
+    order: bool = False
+    """Write down the order in which things happened to each learner, for ``roundelay replay``."""
+
+
+def assign(table: dict[str, Any], assignment: str) -> None:
+    """Apply ``key=value``; it takes the place of the other way to say the same, as minibatches do of epochs."""
+    config.apply(table, assignment)
+    key = assignment.partition("=")[0].strip()
+    for one, other in (("epochs", "minibatches"), ("minibatches", "epochs")):
+        if key == f"budget.{one}":
+            table["budget"].pop(other, None)
+    for one, other in (("size", "total"), ("total", "size")):
+        if key == f"batch.{one}":
+            table["batch"].pop(other, None)
+
+
+@dataclass
+class Experiment:
+    """The settings of a run, complete: what `roundelay train` reads, and writes resolved into the run's folder."""
+
+    task: dict[str, Any]
+    optimizer: dict[str, Any] = field(default_factory=lambda: {"name": "SGD", "lr": 0.1})
+    strategy: Strategy = field(default_factory=Synchronous)
+    schedule: ScheduleBase | None = None
+    rate: RateSettings = field(default_factory=RateSettings)
+    natural_gradient: NaturalGradientSettings | None = None
+    pretrain: PretrainSettings | None = None
+    budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(epochs=1))
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    cluster: Cluster = field(default_factory=Cluster)
+    record: RecordSettings = field(default_factory=RecordSettings)
+    keep: KeepSettings = field(default_factory=KeepSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    guard: GuardSettings = field(default_factory=GuardSettings)
+    learners: int = 1
+    threads: int = 1
+    clip: float | None = None
+    seed: int = 0
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.learners < 1:
+            raise SettingsError(f"learners must be at least 1, not {self.learners}")
+        if self.threads < 1:
+            raise SettingsError(f"threads must be at least 1, not {self.threads}")
+        if self.clip is not None and not self.clip > 0:
+            raise SettingsError(f"clip must be above 0, not {self.clip}; leave it out for none")
+        if self.budget.epochs is not None and self.budget.minibatches is not None:
+            raise SettingsError("budget.epochs and budget.minibatches are both given; one of them will do")
+        if self.batch.size is not None and self.batch.total is not None:
+            raise SettingsError("batch.size and batch.total are both given; one of them will do")
+        self.strategy.check(self.learners)
+
+    @classmethod
+    def read(cls, path: Path, assignments: list[str] | None = None) -> Experiment:
+        """Read an experiment, with ``key=value`` assignments on top."""
+        table = config.read(path)
+        for assignment in assignments or []:
+            assign(table, assignment)
+        return config.build(cls, table, str(path))
+
+    def batch_size(self, default: int) -> int:
+        """Return the frames in one learner's minibatch."""
+        if self.batch.total is not None:
+            if self.batch.total % self.learners:
+                raise SettingsError(f"batch.total = {self.batch.total} does not divide by learners = {self.learners}")
+            return self.batch.total // self.learners
+        return self.batch.size or default
+
+    def make_task(self) -> Task:
+        """Make the task, with the minibatches and the seed that the experiment asks for."""
+        settings = copy.deepcopy(self.task)
+        if "seed" in getattr(TASKS.get(str(settings.get("name"))), "__dataclass_fields__", {}):
+            settings.setdefault("seed", self.seed)
+        task = config.build_named(TASKS, settings, "task")
+        default = getattr(task, "batch", None)
+        size = self.batch_size(default) if isinstance(default, int) else None
+        if size is None or size == default:
+            return task
+        return config.build_named(TASKS, settings | {"batch": size}, "task")
+
+    def make_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        """Make any optimizer of torch.optim by its name, with its own arguments."""
+        settings = dict(self.optimizer)
+        kinds = {
+            name: kind
+            for name, kind in vars(torch.optim).items()
+            if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+        }
+        name = settings.pop("name", "SGD")
+        if name not in kinds:
+            raise SettingsError(f"optimizer.name: unknown {suggest(str(name), kinds)}")
+        known = set(inspect.signature(kinds[name].__init__).parameters) - {"self", "params"}
+        for key in settings:
+            if key not in known:
+                raise SettingsError(f"optimizer: unknown key {suggest(key, known)}")
+        try:
+            return kinds[name](module.parameters(), **settings)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"optimizer: {error}") from error
+
+    def make_preconditioned(self, module: nn.Module) -> torch.optim.Optimizer:
+        """Make the optimizer, and switch natural gradients on where the experiment has them."""
+        optimizer = self.make_optimizer(module)
+        if self.natural_gradient is not None:
+            precondition(module, optimizer, self.natural_gradient)
+        return optimizer
+
+    def optimizer_of(self, task: Task) -> Callable[[nn.Module], torch.optim.Optimizer]:
+        """Return what makes the optimizer of a task's module, its rate scaled as the experiment asks for."""
+        factor = self.rate.factor(self.learners, task.nominal_frames)
+        return lambda module: multiply_rate(self.make_preconditioned(module), factor)
+
+    def make_budget(self, task: Task) -> Budget:
+        """Count the run's minibatches."""
+        settings = self.budget
+        total = settings.minibatches
+        if total is None:
+            total = round((1.0 if settings.epochs is None else settings.epochs) * task.per_epoch)
+        shards = self.learners if settings.shards == "private" else None
+        frames = self.checkpoint.every_frames
+        saves = max(1, frames // task.nominal_frames) if frames is not None else None
+        return Budget(task.per_epoch, total, settings.evaluate_every, settings.warmup, shards, saves)
+
+    def make_schedule(self) -> ScheduleBase | None:
+        """Make the schedule, which stops early if the experiment asks for it."""
+        keep = self.keep
+        if keep.patience is None:
+            return self.schedule
+        return Patient(self.schedule or Constant(), keep.patience, by=keep.by, least=keep.least)
+
+    def job(self) -> Job:
+        """Make what a learner trains by."""
+        task = self.make_task()
+        if task.judged_by and self.keep.by not in (known := (*task.judged_by, "distance")):
+            raise SettingsError(f"keep.by: unknown score {suggest(self.keep.by, known)}")
+        optimizer, schedule = self.optimizer_of(task), self.make_schedule()
+        optimizer(task.module())  # complains now rather than on every learner
+        return Job(
+            task,
+            self.strategy,
+            self.make_budget(task),
+            optimizer,
+            schedule=(lambda: copy.deepcopy(schedule)) if schedule is not None else None,
+            clip=self.clip,
+            seed=self.seed,
+            debug=self.debug,
+            checkpoint=self.checkpoint,
+            guard=self.guard,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return all settings as plain values, to be built again elsewhere."""
+        table = config.plain(self)
+        assert isinstance(table, dict)
+        return table
+
+    @classmethod
+    def of(cls, table: dict[str, Any]) -> Experiment:
+        """Build from what `plain` gave."""
+        return config.build(cls, table, "experiment")
+
+    def replace(self, **changes: Any) -> Experiment:
+        """Return a copy with some settings changed."""
+        return dataclasses.replace(self, **changes)

@@ -1,0 +1,1 @@
+"""Files of other programs: audio, SPHERE, Kaldi archives and tables, CTM, TextGrid."""

@@ -1,0 +1,236 @@
+"""The description of a cluster, from the record of a run on it."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roundelay import config
+from roundelay.errors import DataError
+from roundelay.runs.reader import finite, read_object
+from roundelay.runtimes.cluster import Cluster, Compute, Link
+
+__all__ = ["Calibration", "Spans", "calibrate", "read_spans"]
+
+FEWEST_STEPS = 10  # of a learner
+WARM = 3  # first steps of a learner that are left out: caches fill, memory is handed out
+QUICK = 1e12  # bytes per second: what a record does not show to take any time
+SLOW_COPY = 2e8  # bytes per second: no memory is slower, so what takes longer is the cost of the call
+SMALL = 1e6  # bytes: a message up to this size shows latency rather than bandwidth
+TRANSPORTS = {"processes": "shared memory or gloo", "mpi": "MPI"}
+
+
+@dataclass
+class Spans:
+    """One learner's steps: how long each took, and of what it consisted."""
+
+    times: list[float] = field(default_factory=list)
+    """When each step ended."""
+    frames: list[int] = field(default_factory=list)
+    parts: list[dict[str, float]] = field(default_factory=list)
+    """Seconds of each kind within each step."""
+
+    def steady(self) -> Iterator[tuple[float, int, dict[str, float]]]:
+        """Yield the seconds, the frames and the parts of each step after the first few."""
+        for k in range(max(1, WARM), len(self.times)):
+            yield self.times[k] - self.times[k - 1], self.frames[k], self.parts[k]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A cluster, and what it was made of."""
+
+    cluster: Cluster
+    learners: int
+    steps: int
+    measured: dict[str, float]
+    """Medians over all steps, in seconds: of a step, of its gradient, of what is neither gradient nor verb, …"""
+    notes: list[str]
+
+
+def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) -> Calibration:
+    """Read a run's folder and describe the machines that it ran on; with up to ``trace`` durations as they were.
+
+    ``model_bytes`` is needed where the folder has neither a model nor settings.
+
+    A gradient's duration counts everything that a learner does by itself between two steps: the gradient, the
+    optimizer's step, the snapshot.  How much that varies is the jitter.  The learner that comes last to a verb waits
+    for nobody: what it still waits is the network's, and what it communicates is its own copying.
+    """
+    spans = read_spans(run / "record.jsonl")
+    learners = {who: each for who, each in spans.items() if who.startswith("learner") and len(each.times) > WARM}
+    steps = sum(len(each.times) for each in learners.values())
+    if not learners or min(len(each.times) for each in learners.values()) < FEWEST_STEPS:
+        raise DataError(f"{run}: its record has {steps} steps; {FEWEST_STEPS} of every learner are needed, 50 are good")
+    about, nbytes = read_object(run / "run.json"), model_bytes or _model_bytes(run)
+    own = {who: [_own(seconds, parts) for seconds, _, parts in each.steady()] for who, each in learners.items()}
+    every = [seconds for each in own.values() for seconds in each]
+    typical, frames = statistics.median(every), round(statistics.median(_all_frames(learners)))
+    slowness = [round(statistics.median(own[who]) / typical, 3) for who in sorted(own, key=_number)]
+    copying, moving = _verb_seconds(run, learners)
+    fixed = max(0.0, copying - nbytes / SLOW_COPY)
+    where = f"{about.get('on', 'processes')}: {TRANSPORTS.get(str(about.get('on')), 'a simulated network')}"
+    cluster = Cluster(
+        name=f"calibrated from {run.name or run.absolute().name}",
+        source=f"roundelay calibrate: {len(learners)} learners on {where}, {steps} steps",
+        model_bytes=nbytes,
+        frames=max(1, frames),
+        inside=_link(nbytes, moving, len(learners)),
+        compute=_compute(typical, own, _uneven(slowness), trace),
+        verb_seconds=fixed,
+        copy_bandwidth=nbytes / (copying - fixed) if copying > fixed else math.inf,
+        serving_bandwidth=_serving(spans, nbytes),
+    )
+    measured = {
+        "step": statistics.median(seconds for each in learners.values() for seconds, _, _ in each.steady()),
+        "gradient": statistics.median(
+            parts.get("compute", 0.0) for each in learners.values() for _, _, parts in each.steady()
+        ),
+        "own": typical,
+        "copying": copying,
+        "moving": moving,
+        "wait": statistics.mean(parts.get("wait", 0.0) for each in learners.values() for *_, parts in each.steady()),
+    }
+    return Calibration(
+        cluster, len(learners), steps, measured, _notes(about, slowness, copying + moving, len(learners))
+    )
+
+
+def read_spans(record: Path) -> dict[str, Spans]:
+    """Read who took which steps, and how their time went; what a killed learner has half written is left out."""
+    try:
+        file = record.open(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{record}: there is none; a run's folder has one") from None
+    found: dict[str, Spans] = {}
+    now: dict[str, dict[str, float]] = {}
+    with file:
+        for line in file:
+            try:
+                event = json.loads(line)
+                who, kind = str(event["who"]), str(event["event"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            spans, parts = found.setdefault(who, Spans()), now.setdefault(who, {})
+            if kind == "step":
+                spans.times.append(float(event["time"]))
+                spans.frames.append(int(event.get("frames", 0)))
+                spans.parts.append(parts)
+                now[who] = {}
+            elif "seconds" in event:
+                parts[kind] = parts.get(kind, 0.0) + float(event["seconds"])
+                parts[f"{kind} count"] = parts.get(f"{kind} count", 0.0) + 1
+    return found
+
+
+def _own(seconds: float, parts: dict[str, float]) -> float:
+    """Return what a learner did by itself in a step, evaluation left out."""
+    others = sum(parts.get(kind, 0.0) for kind in ("communicate", "wait", "evaluate"))
+    return max(seconds - others, parts.get("compute", 0.0), 1e-9)
+
+
+def _all_frames(learners: dict[str, Spans]) -> list[int]:
+    return [frames for each in learners.values() for _, frames, _ in each.steady()]
+
+
+def _compute(typical: float, own: dict[str, list[float]], slowness: list[float], trace: int) -> Compute:
+    """Describe the durations, by a distribution or as they were; unequal learners by a factor each."""
+    if not trace:
+        return Compute(seconds=typical, jitter=_jitter(list(own.values())), slowness=slowness)
+    factors = {who: statistics.median(each) / typical if slowness else 1.0 for who, each in own.items()}
+    alike = [float(f"{seconds / factors[who]:.4g}") for who, each in own.items() for seconds in each]
+    return Compute(seconds=typical, slowness=slowness, trace=alike[:trace])
+
+
+def _jitter(own: Sequence[Sequence[float]]) -> float:
+    """Return the deviation of logarithms, by quartiles, so that a rare pause does not make all uneven."""
+    logs = [math.log(seconds / statistics.median(each)) for each in own for seconds in each]
+    low, _, high = statistics.quantiles(logs, n=4)
+    return round((high - low) / 1.349, 4)
+
+
+def _uneven(slowness: list[float]) -> list[float]:
+    """Return the factors where learners differ by more than chance and a little."""
+    return slowness if max(slowness) / min(slowness) > 1.1 else []
+
+
+def _verb_seconds(run: Path, learners: dict[str, Spans]) -> tuple[float, float]:
+    """Return what a step's communication takes a learner itself, and what it takes the network."""
+    steps = [[parts for *_, parts in each.steady()] for each in learners.values()]
+    if not _together(run, len(learners)):  # then a step's wait says nothing of the network
+        return _median([parts["communicate"] for each in steps for parts in each if "communicate" in parts]), 0.0
+    last = [min(abreast, key=lambda parts: parts.get("wait", 0.0)) for abreast in zip(*steps, strict=False)]
+    talking = [parts for parts in last if "communicate" in parts or "wait" in parts]
+    copying = _median([parts.get("communicate", 0.0) for parts in talking])
+    return copying, _median([parts.get("wait", 0.0) for parts in talking])
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _together(run: Path, learners: int) -> bool:
+    """Tell whether the run's strategy lets all learners step together."""
+    from roundelay.strategies import STRATEGIES
+
+    path = run / "settings.toml"
+    table = config.read(path).get("strategy", {}) if path.exists() else {}
+    return len(config.build_named(STRATEGIES, {"name": "synchronous"} | table, "strategy").pace(learners)) == 1
+
+
+def _link(nbytes: float, seconds: float, learners: int) -> Link:
+    """Return the link over which a ring all-reduce of the model takes so long; small messages show its latency."""
+    rounds = 2 * (learners - 1)
+    if seconds <= 0 or not rounds:
+        return Link(latency_seconds=0.0, bandwidth=QUICK)
+    if nbytes <= SMALL:
+        return Link(latency_seconds=seconds / rounds, bandwidth=QUICK)
+    return Link(latency_seconds=0.0, bandwidth=min(QUICK, rounds / learners * nbytes / seconds))
+
+
+def _serving(spans: dict[str, Spans], nbytes: float) -> float:
+    served = [
+        (parts["serve"], parts["serve count"]) for each in spans.values() for parts in each.parts if "serve" in parts
+    ]
+    if not served:
+        return Cluster.serving_bandwidth
+    return nbytes / max(statistics.median(seconds / count for seconds, count in served), 1e-9)
+
+
+def _number(who: str) -> int:
+    return int(who.rpartition(" ")[2])
+
+
+def _model_bytes(run: Path) -> float:
+    """Return the size of the model's vector: as the saved model or a loop of the user's own says, or the settings."""
+    for name in ("model.json", "run.json"):
+        parameters = finite(read_object(run / name).get("parameters"))
+        if parameters is not None:
+            return 4.0 * parameters
+    settings = run / "settings.toml"
+    if not settings.exists():
+        raise DataError(f"{run}: neither model.json nor settings.toml tells how large its model is")
+    from roundelay.experiment.settings import Experiment
+
+    module = config.build(Experiment, config.read(settings), str(settings)).make_task().module()
+    return 4.0 * sum(parameter.numel() for parameter in module.parameters())
+
+
+def _notes(about: dict[str, Any], slowness: list[float], verb: float, learners: int) -> list[str]:
+    notes = []
+    if about.get("on") == "simulator":
+        notes.append("the run was simulated: this describes the simulated cluster, not a machine")
+    if learners == 1:
+        notes.append("one learner sends nothing: set the links by hand")
+    elif verb <= 0:
+        notes.append("no time of communication was recorded: set the links by hand")
+    if max(slowness) / min(slowness) > 1.1:
+        notes.append(f"learners differ: {min(slowness):.2f} to {max(slowness):.2f} times the median gradient")
+    notes.append("one size of message cannot tell latency from bandwidth: up to 1 MB it is latency, above bandwidth")
+    notes.append("all learners are described as one node; for several hosts set nodes and [between]")
+    return notes

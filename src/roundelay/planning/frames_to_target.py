@@ -1,0 +1,92 @@
+"""How many frames a strategy needs to reach a target, by what recorded runs have needed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundelay import config
+from roundelay.errors import DataError, SettingsError
+from roundelay.runs.history import Details, read_details
+from roundelay.runs.reader import read_object, record_files
+from roundelay.study.schema import Target
+
+__all__ = ["Needed", "parse_target", "read_convergence"]
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What runs of one strategy needed: the median over those that reached the target, and how many did not."""
+
+    frames: float | None
+    runs: int
+    missed: int
+    learners: tuple[int, ...]
+    """With how many learners the runs were recorded."""
+
+
+def parse_target(text: str) -> Target:
+    """Read ``score=value``."""
+    score, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not score.strip() or not math.isfinite(number):
+        raise SettingsError(f"--target {text}: expected SCORE=VALUE, as in --target loss=1.2")
+    return Target(score=score.strip(), value=number)
+
+
+def read_convergence(folder: Path, target: Target | None) -> tuple[Target, dict[str, Needed]]:
+    """Read a run's folder, or all runs of a study's; a study brings its target along."""
+    runs = list(_runs(folder))
+    if not runs:
+        raise DataError(f"{folder}: neither a run nor a study: no record.jsonl, and none in runs/")
+    target = target or _target_of(folder)
+    if target is None:
+        raise SettingsError(f"{folder} names no target; give one, as in --target loss=1.2")
+    found: dict[str, list[tuple[float | None, int]]] = {}
+    scores: set[str] = set()
+    for run in runs:
+        table, details = config.read(run / "settings.toml"), read_details(run)
+        scores.update(*(point["scores"] for point in details.points))
+        name = str(table.get("strategy", {}).get("name", "synchronous"))
+        found.setdefault(name, []).append((_frames_to(details, target), int(table.get("learners", 1))))
+    if target["score"] not in scores:
+        known = ", ".join(sorted(scores)) or "none"
+        raise DataError(f"{folder}: no evaluation has the score {target['score']!r}; there are: {known}")
+    return target, {name: _needed(each) for name, each in found.items()}
+
+
+def _needed(runs: list[tuple[float | None, int]]) -> Needed:
+    reached = [frames for frames, _ in runs if frames is not None]
+    most = len(reached) * 2 > len(runs)  # a miss counts as later than anything
+    return Needed(
+        frames=statistics.median(reached) if reached and most else None,
+        runs=len(runs),
+        missed=len(runs) - len(reached),
+        learners=tuple(sorted({learners for _, learners in runs})),
+    )
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    for run in [folder, *sorted((folder / "runs").glob("*"))]:
+        cell = read_object(run / "cell.json")
+        if record_files(run) and (run / "settings.toml").exists() and not cell.get("trial", False):
+            yield run
+
+
+def _target_of(folder: Path) -> Target | None:
+    found = read_object(folder / "study.json").get("target")
+    return Target(score=str(found["score"]), value=float(found["value"])) if isinstance(found, dict) else None
+
+
+def _frames_to(details: Details, target: Target) -> float | None:
+    """Return how many frames the whole cluster had trained when the target was first seen to be reached."""
+    if details.diverged or read_object(details.folder / "cell.json").get("status", "done") != "done":
+        return None  # what ends badly has not brought a model
+    hits = (p for p in details.points if p["scores"].get(target["score"], math.inf) <= target["value"])
+    return next((point["frames"] for point in hits), None)

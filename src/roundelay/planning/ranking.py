@@ -1,0 +1,190 @@
+"""Every strategy on a cluster that need not exist: ranked, with what the ranking rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from roundelay.errors import SettingsError
+from roundelay.planning.assumptions import Assumption, assumptions_of
+from roundelay.planning.frames_to_target import Needed
+from roundelay.planning.timing import Timing, time_strategy
+from roundelay.runtimes.cluster import Cluster
+from roundelay.strategies.synchronous import Synchronous
+from roundelay.strategy import Strategy
+
+__all__ = ["PAPERS", "Effect", "Plan", "Row", "make_plan", "moved", "sensitivity"]
+
+PAPERS = (
+    "synchronous",
+    "averaging",
+    "bmuf",
+    "asgd",
+    "easgd",
+    "adpsgd",
+    "adpsgd-random",
+    "delay-by-one",
+    "hierarchical",
+)
+"""The nine strategies of the papers."""
+BASELINE_STEPS = 400
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy."""
+
+    strategy: str
+    timing: Timing
+    speedup: float
+    """Over one learner."""
+    target_seconds: float | None = None
+    """Predicted time to the target, where a record says how many frames it takes."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        timing = self.timing
+        return {
+            "strategy": self.strategy,
+            "learners": timing.learners,
+            "servers": timing.servers,
+            "step_seconds": timing.step_seconds,
+            "frames_per_second": timing.frames_per_second,
+            "speedup": self.speedup,
+            "efficiency": self.speedup / timing.learners,
+            "shares": timing.shares,
+            "idle": timing.idle,
+            "bytes_per_step": timing.bytes_per_step,
+            "bottleneck": timing.bottleneck,
+            "busy": timing.busy,
+            "target_seconds": self.target_seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What becomes of the plan if one assumption is off by a factor, either way."""
+
+    assumption: str
+    value: str
+    throughput: dict[float, dict[str, float]]
+    """By factor and strategy: as a share of the throughput that was planned."""
+    orders: dict[float, list[str]]
+    """By factor: the ranking."""
+
+    def winners(self) -> dict[float, str]:
+        """Return who would be first."""
+        return {factor: order[0] for factor, order in self.orders.items()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Strategies in the order of what they promise for one number of learners."""
+
+    cluster: Cluster
+    learners: int
+    rows: list[Row]
+    by: str
+    """What they are ranked by: ``time to target`` or ``frames per second``."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Strategies that cannot run so, and why."""
+
+    @property
+    def order(self) -> list[str]:
+        """Return the strategies' names, the best first."""
+        return [row.strategy for row in self.rows]
+
+
+def make_plan(
+    cluster: Cluster,
+    strategies: Mapping[str, Strategy],
+    learners: int,
+    *,
+    needed: Mapping[str, Needed] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Time each of ``strategies`` on ``learners`` learners, and rank them."""
+    alone = time_strategy(Synchronous(), cluster_of_one(cluster), 1, steps=BASELINE_STEPS).frames_per_second
+    rows, skipped = [], {}
+    for name, strategy in strategies.items():
+        if progress is not None:
+            progress(name)
+        try:
+            timing = time_strategy(strategy, cluster, learners)
+        except SettingsError as error:
+            skipped[name] = str(error)
+            continue
+        rows.append(Row(name, timing, timing.frames_per_second / alone, _to_target(timing, (needed or {}).get(name))))
+    return Plan(cluster, learners, _ranked(rows), "time to target" if needed else "frames per second", skipped)
+
+
+def cluster_of_one(cluster: Cluster) -> Cluster:
+    """Return the cluster with its first learner alone, and nobody slow."""
+    compute = dataclasses.replace(cluster.compute, slowness=[])
+    return dataclasses.replace(cluster, nodes=1, learners_per_node=1, compute=compute, stragglers=[])
+
+
+def _to_target(timing: Timing, needed: Needed | None) -> float | None:
+    if needed is None or needed.frames is None:
+        return None
+    return needed.frames / timing.frames_per_second
+
+
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    """Sort by time to target, those without it behind the others, by throughput."""
+    unknown = float("inf")
+    return sorted(
+        rows,
+        key=lambda row: (
+            row.target_seconds if row.target_seconds is not None else unknown,
+            -row.timing.frames_per_second,
+        ),
+    )
+
+
+def sensitivity(
+    plan: Plan,
+    strategies: Mapping[str, Strategy],
+    *,
+    factors: Sequence[float] = (0.5, 2.0),
+    needed: Mapping[str, Needed] | None = None,
+    progress: Progress | None = None,
+) -> list[Effect]:
+    """Make the plan again with each assumption changed by each of ``factors``."""
+    planned = {row.strategy: row.timing.frames_per_second for row in plan.rows}
+    chosen = {name: strategies[name] for name in planned}
+    effects = []
+    for assumption in assumptions_of(plan.cluster):
+        throughput, orders = {}, {}
+        for factor in factors:
+            changed = assumption.change(plan.cluster, factor)
+            other = make_plan(
+                changed, chosen, plan.learners, needed=needed, progress=_named(progress, assumption, factor)
+            )
+            found = {row.strategy: row.timing.frames_per_second for row in other.rows}
+            throughput[factor] = {name: found[name] / planned[name] for name in planned if name in found}
+            orders[factor] = other.order
+        effects.append(Effect(assumption.name, assumption.say(_value(assumption, plan.cluster)), throughput, orders))
+    return effects
+
+
+def _named(progress: Progress | None, assumption: Assumption, factor: float) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda name: progress(f"{assumption.name} x {factor:g}: {name}")
+
+
+def _value(assumption: Assumption, cluster: Cluster) -> float:
+    value = assumption.value(cluster)
+    assert value is not None
+    return value
+
+
+def moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Say which strategies change places, by how many."""
+    shifts = {name: before.index(name) - after.index(name) for name in before if name in after}
+    changed = sorted((name for name, shift in shifts.items() if shift), key=lambda name: -abs(shifts[name]))
+    return [f"{name} {'up' if shifts[name] > 0 else 'down'} {abs(shifts[name])}" for name in changed]

@@ -1,0 +1,183 @@
+"""Figures of what was learned: error rates with their intervals, and losses against frames and against time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+
+from roundelay.report.figure_spec import Axis, Figure, Rule, Series, Style
+from roundelay.report.report_data import Board
+from roundelay.runs.downsampling import significant
+from roundelay.runs.reader import finite
+from roundelay.study.schema import Row, Spread
+
+__all__ = ["accuracy", "curve", "learning", "ordered", "spread_point", "why_not"]
+
+NAMES = {
+    "loss": "Held-out loss",
+    "error": "Frame error",
+    "frame_error": "Frame error",
+    "distance": "Consensus distance",
+}
+MARKS = "Each line is the median over seeds; the band is their range."
+
+
+def accuracy(board: Board) -> Iterator[Figure]:
+    """Make the figures of word error rate and frame error at the end of the budget."""
+    if any(row["wer"] for row in board.rows):
+        yield Figure(
+            "wer",
+            "Word error rate",
+            "Bars are 95 % intervals over utterances of one seed, or the range over seeds where there are several.",
+            "dots",
+            Axis("word error rate", "%"),
+            Axis("strategy"),
+            ordered(_wer(board, row, label, style) for row, _, label, style in board.panels()),
+        )
+    for name in ("error", "frame_error"):
+        if any(name in row["scores"] for row in board.rows):
+            series = ordered(
+                Series(style, label, _percent(spread_point(row["scores"].get(name))), why_not(row))
+                for row, _, label, style in board.panels()
+            )
+            known = [line.points[0][0] for line in series if line.points and line.points[0][0] > 0]
+            wide = bool(known) and max(known) > 6 * min(known)
+            yield Figure(
+                name.replace("_", "-"),
+                "Frame error at the end of the budget",
+                "On held-out data, by the consensus of all learners. Dots are medians over seeds, bars their range.",
+                "dots",
+                Axis("frame error", "%", "log" if wide else "linear"),
+                Axis("strategy"),
+                series,
+            )
+
+
+def _wer(board: Board, row: Row, label: str, style: Style) -> Series:
+    seeds = [cell["wer"] for cell, _ in board.runs(row) if cell["wer"]]
+    point = spread_point(row["wer"])
+    interval = seeds[0].get("interval") if len(seeds) == 1 and seeds[0] else None
+    if point and isinstance(interval, list) and len(interval) == 2:
+        ends = [finite(end) for end in interval]
+        point = [[point[0][0], *(end for end in ends if end is not None)]] if None not in ends else point
+    return Series(style, label, point, why_not(row) or "not decoded")
+
+
+def ordered(series: Iterable[Series], *, most_first: bool = False) -> list[Series]:
+    """Put the reference first, then the best, what has no point last; panels keep their order."""
+    sign = -1.0 if most_first else 1.0
+
+    def place(line: Series) -> tuple[int, float]:
+        if not line.style.learners:
+            return 0, 0.0
+        return (1, sign * line.points[0][0]) if line.points else (2, 0.0)
+
+    listed = list(series)
+    facets = list(dict.fromkeys(line.style.facet for line in listed))
+    return sorted(listed, key=lambda line: (facets.index(line.style.facet), *place(line)))
+
+
+def spread_point(spread: Spread | None) -> list[list[float]]:
+    """Return a median with its range as the one point of a row, or none."""
+    if spread is None or spread["median"] is None:
+        return []
+    low = spread["low"] if spread["low"] is not None else spread["median"]
+    high = spread["high"] if spread["high"] is not None else spread["median"]
+    return [[significant(value) for value in (spread["median"], low, high)]]
+
+
+def _percent(points: list[list[float]]) -> list[list[float]]:
+    return [[significant(100 * value) for value in point] for point in points]
+
+
+def why_not(row: Row) -> str:
+    """Say why a row may have no figure: what became of its runs."""
+    wrong = {status: n for status, n in row["statuses"].items() if status != "done" and n}
+    if not wrong:
+        return ""
+    return ", ".join(f"{n} {status}" if sum(row["statuses"].values()) > 1 else status for status, n in wrong.items())
+
+
+def learning(board: Board) -> Iterator[Figure]:
+    """Make the figures of scores against frames and against time, and of the training loss."""
+    for name in ("loss", "error", "frame_error"):
+        if not any(name in row["scores"] for row in board.rows):
+            continue
+        yield _against_frames(board, name)
+        for clock in board.clocks:
+            yield _against_time(board, name, clock)
+    yield Figure(
+        "training-loss",
+        "Training loss",
+        "Of minibatches as learners took them, first seed: the mean of neighbours, and the band from least to most.",
+        "lines",
+        Axis("frames trained by all learners"),
+        Axis("training loss", scale="log"),
+        [
+            Series(style, label, details.training)
+            for row, _, label, style in board.panels()
+            for _, details in list(board.runs(row))[:1]
+        ],
+    )
+
+
+def _against_frames(board: Board, name: str) -> Figure:
+    return Figure(
+        f"{name.replace('_', '-')}-frames",
+        f"{NAMES[name]} against frames",
+        f"What a frame of training was worth. {MARKS}",
+        "lines",
+        Axis("frames trained by all learners"),
+        _axis(name),
+        [Series(style, label, curve(board, row, name, "frames")) for row, _, label, style in board.panels()],
+        rules=_target(board, name),
+    )
+
+
+def _against_time(board: Board, name: str, clock: str) -> Figure:
+    rows = [row for row in board.rows if row["clock"] == clock]
+    series = [Series(style, label, curve(board, row, name, "seconds")) for row, _, label, style in board.panels(rows)]
+    ends = [line.points[-1][0] for line in series if line.points]
+    wide = bool(ends) and max(ends) > 3 * min(ends)
+    return Figure(
+        f"{name.replace('_', '-')}-time-{clock}",
+        f"{NAMES[name]} against {clock} time",
+        f"What a second was worth, evaluations left out. {MARKS}",
+        "lines",
+        Axis(f"{clock} time", "s", "log" if wide else "linear"),
+        _axis(name),
+        series,
+        rules=_target(board, name),
+        clock=clock,
+    )
+
+
+def _axis(name: str) -> Axis:
+    if name == "loss":
+        return Axis("held-out loss", scale="log")
+    return Axis(NAMES[name].lower(), "%" if "error" in name else "", "log")
+
+
+def _target(board: Board, name: str) -> list[Rule]:
+    if board.target is None or board.target["score"] != name:
+        return []
+    return [Rule("target", board.target["value"] * (100 if "error" in name else 1))]
+
+
+def curve(board: Board, row: Row, name: str, over: str) -> list[list[float]]:
+    """Return the median over a row's seeds at each evaluation, with its range."""
+    seen: dict[int, list[tuple[float, float]]] = {}
+    for cell, _ in board.runs(row):
+        for point in cell["curve"]:
+            score = finite(point["scores"].get(name))
+            x = point["frames"] if over == "frames" else point["seconds"]
+            if score is not None:
+                seen.setdefault(point["minibatch"], []).append((x, score * (100 if "error" in name else 1)))
+    points = []
+    for _, pairs in sorted(seen.items()):
+        scores = [score for _, score in pairs]
+        ends = [min(scores), max(scores)] if len(scores) > 1 else []
+        points.append(
+            [significant(v) for v in (statistics.median(x for x, _ in pairs), statistics.median(scores), *ends)]
+        )
+    return points

@@ -1,0 +1,1 @@
+"""A run's folder and record: created, written, read, followed, thinned out."""

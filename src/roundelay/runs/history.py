@@ -1,0 +1,233 @@
+"""What one run did, from its folder: curves, who spent time on what, staleness, bytes, events."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roundelay.runs.downsampling import Curve, Span, bin_curve
+from roundelay.runs.reader import Problems, finite, read_lines, read_object, read_settings, record_files
+from roundelay.runs.record import KINDS
+from roundelay.study.schema import Point
+
+__all__ = ["Details", "read_details", "straggler"]
+
+_COMMON = {"event", "who", "clock", "time", "seconds", "minibatch", "epoch"}
+MOST_EVENTS = 200
+MOST_SPANS = 300_000  # of a run are held at a time; a thousand learners write millions
+
+
+@dataclass
+class Details:
+    """A run, read; whatever was missing is empty, and `problems` says so."""
+
+    folder: Path
+    clock: str = ""
+    problems: Problems = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    training: Curve = field(default_factory=list)
+    spent: dict[str, dict[str, float]] = field(default_factory=dict)
+    sent: dict[str, float] = field(default_factory=dict)
+    staleness: Counter[float] = field(default_factory=Counter)
+    distances: list[float] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+    frames: float = 0.0
+    seconds: float = 0.0
+    """Of training: evaluations are left out."""
+    evaluating: float = 0.0
+    """Seconds of the run's clock that learners met for, to evaluate or to save; a simulator's clock stands still."""
+    finished: bool = False
+    diverged: bool = False
+    decoded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each decoding's ``wer.json`` says, by the name of its folder."""
+
+    @property
+    def frames_per_second(self) -> float | None:
+        """How many frames all learners together trained in a second."""
+        return self.frames / self.seconds if self.seconds > 0 and self.frames else None
+
+    @property
+    def total_bytes(self) -> float | None:
+        """What all learners and servers together sent."""
+        return math.fsum(self.sent.values()) if self.sent else None
+
+    def shares(self) -> dict[str, float]:
+        """Return which share of the learners' time went into what; serving beside computing is not in it."""
+        sums: dict[str, float] = defaultdict(float)
+        for who, kinds in self.spent.items():
+            if who.startswith("learner"):
+                for kind, seconds in kinds.items():
+                    sums[kind] += seconds
+        whole = math.fsum(seconds for kind, seconds in sums.items() if kind not in ("serve", "evaluate"))
+        return {kind: seconds / whole for kind, seconds in sums.items() if kind != "evaluate"} if whole else {}
+
+
+def read_details(folder: Path) -> Details:
+    """Read a run's folder."""
+    details = Details(folder)
+    problems = details.problems
+    details.settings = read_settings(folder / "settings.toml", problems)
+    details.about = read_object(folder / "run.json", problems, needed=True)
+    details.model = read_object(folder / "model.json", problems)
+    details.finished = bool(details.model)
+    files = record_files(folder)
+    if not files:
+        problems.append("there is no record")
+    elif len(files) > 1 or files[0].name != "record.jsonl":
+        problems.append("the learners' records were never joined")
+    _Reader(details).read(line for path in files for line in read_lines(path, problems))
+    for scored in sorted(folder.glob("decode/*/wer.json")):
+        if wer := read_object(scored, problems):
+            details.decoded[scored.parent.name] = wer
+    return details
+
+
+def straggler(settings: dict[str, Any], about: dict[str, Any]) -> float:
+    """Return how many times slower the slowest learner is than the others, at worst; 1 where all are alike.
+
+    Where ``run.json`` does not say, the settings of the cluster do.
+    """
+    slow, cluster = about.get("slow"), settings.get("cluster")
+    slowed = cluster.get("stragglers") if isinstance(cluster, dict) else None
+    if isinstance(slow, dict):
+        factors = list(slow.values())
+    else:
+        factors = [
+            each.get("factor") for each in (slowed if isinstance(slowed, list) else []) if isinstance(each, dict)
+        ]
+    return max([1.0, *(factor for each in factors if (factor := finite(each)) is not None)])
+
+
+class _Step(NamedTuple):
+    """A learner's step on a minibatch."""
+
+    time: float
+    who: str
+    minibatch: int
+    frames: float
+    loss: float
+
+
+class _Reader:
+    """Takes the lines of a record, in whatever order they are."""
+
+    def __init__(self, details: Details) -> None:
+        self.details = details
+        self.steps: list[_Step] = []
+        self.evaluations: list[tuple[str, float, dict[str, Any]]] = []
+        self.meetings: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self.spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.totalled: set[str] = set()
+        self.strange = self.kept = 0
+
+    def read(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Take all of them."""
+        for line in lines:
+            event, time = line.get("event"), finite(line.get("time"))
+            if not isinstance(event, str) or time is None:
+                self.strange += 1
+                continue
+            self.details.clock = self.details.clock or str(line.get("clock", ""))
+            self.take(event, str(line.get("who", "")), time, line)
+        if self.strange:
+            self.details.problems.append(f"the record has {self.strange} lines without an event or a time")
+        self.finish()
+
+    def take(self, event: str, who: str, time: float, line: dict[str, Any]) -> None:
+        """Take one line."""
+        seconds = finite(line.get("seconds"))
+        if event in KINDS and seconds is not None:
+            if self.kept < MOST_SPANS:
+                self.kept += 1
+                self.details.spans.setdefault(who, []).append(Span(event, time, seconds))
+            if who not in self.totalled:
+                self.spent[who][event] += seconds
+            if event == "evaluate":
+                self.meetings[who].append((time, seconds))
+        elif event == "step":
+            self.step(who, time, line)
+        elif event == "evaluate":
+            self.evaluations.append((who, time, line))
+        elif event == "totals":
+            self.totals(who, line)
+        elif len(self.details.events) < MOST_EVENTS:  # whatever else happened
+            self.details.events.append(line)
+
+    def step(self, who: str, time: float, line: dict[str, Any]) -> None:
+        """Take a step of a learner."""
+        loss = line.get("loss")
+        number = float(loss) if isinstance(loss, int | float) else math.nan
+        self.details.diverged |= loss is not None and not math.isfinite(number)
+        minibatch = int(finite(line.get("minibatch")) or 0)
+        self.steps.append(_Step(time, who, minibatch, finite(line.get("frames")) or 0.0, number))
+        if (staleness := finite(line.get("staleness"))) is not None:
+            self.details.staleness[staleness] += 1
+        if (distance := finite(line.get("distance"))) is not None:
+            self.details.distances.append(distance)
+
+    def totals(self, who: str, line: dict[str, Any]) -> None:
+        """Take what a learner spent in all, instead of the sum of those spans that were kept."""
+        if who not in self.totalled:
+            self.totalled.add(who)
+            self.spent[who].clear()
+        for kind in KINDS:
+            self.spent[who][kind] += finite(line.get(kind)) or 0.0
+        if (sent := finite(line.get("bytes"))) is not None:
+            self.details.sent[who] = self.details.sent.get(who, 0.0) + sent
+
+    def finish(self) -> None:
+        """Turn what was taken into what is shown."""
+        details = self.details
+        if self.meetings:
+            self.steps = [step._replace(time=self.trained(step.who, step.time)) for step in self.steps]
+        self.steps.sort()
+        frames = array("d", itertools.accumulate(step.frames for step in self.steps))
+        details.training = bin_curve(frames, array("d", (step.loss for step in self.steps)))
+        details.frames, details.seconds = (frames[-1], self.steps[-1].time) if self.steps else (0.0, 0.0)
+        details.spent = {who: dict(kinds) for who, kinds in sorted(self.spent.items(), key=_by_number)}
+        details.evaluating = max((kinds.get("evaluate", 0.0) for kinds in details.spent.values()), default=0.0)
+        details.spans = dict(sorted(details.spans.items(), key=_by_number))
+        self.evaluate()
+
+    def evaluate(self) -> None:
+        """Turn evaluations into points; all frames of the minibatches with lower numbers are behind one."""
+        each = {step.minibatch: step.frames for step in self.steps}
+        numbers = sorted(each)
+        behind = [0.0, *itertools.accumulate(each[number] for number in numbers)]
+        for who, time, line in self.evaluations:
+            minibatch = int(finite(line.get("minibatch")) or 0)
+            trained = behind[bisect.bisect_left(numbers, minibatch)]
+            scores = {
+                name: number
+                for name, value in line.items()
+                if name not in _COMMON and (number := finite(value)) is not None
+            }
+            seconds = self.trained(who, time)
+            self.details.points.append(Point(frames=trained, minibatch=minibatch, seconds=seconds, scores=scores))
+            self.details.diverged |= "loss" in line and "loss" not in scores
+            if (distance := scores.get("distance")) is not None:
+                self.details.distances.append(distance)
+        self.details.points.sort(key=lambda point: point["minibatch"])
+
+    def trained(self, who: str, time: float) -> float:
+        """Return the time of something as it would be if learners had never met to evaluate or to save."""
+        met = self.meetings.get(who)
+        if not met:
+            return time
+        return time - math.fsum(min(max(time - begin, 0.0), seconds) for begin, seconds in met)
+
+
+def _by_number(item: tuple[str, Any]) -> tuple[str, int]:
+    name, _, number = item[0].rpartition(" ")
+    return (name, int(number)) if number.isdigit() else (item[0], -1)

@@ -1,0 +1,137 @@
+"""What a run writes down as it goes: one JSON object a line, the same on every runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from roundelay.errors import CheckpointError
+from roundelay.runs.run_folder import write_atomically
+
+__all__ = ["KINDS", "Kind", "Record", "merge_records"]
+
+Kind = Literal["compute", "communicate", "wait", "serve", "evaluate"]
+KINDS: tuple[Kind, ...] = ("compute", "communicate", "wait", "serve", "evaluate")
+
+
+class Record:
+    """The record of one learner, or of a whole simulated cluster.
+
+    Lines are ``{"event": …, "clock": "virtual" or "wall", "time": seconds, …}``.  A span is an event of one of the
+    `KINDS` with its ``seconds``; after ``spans`` of them a learner's further spans only count in its totals, except
+    those of evaluating, which are few and have to be taken off every later time.
+    """
+
+    def __init__(self, file: TextIO | Path | None, *, clock: str, spans: int = 2000) -> None:
+        self.clock, self.spans = clock, spans
+        self.totals: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._owned = isinstance(file, Path)
+        self._path = file if isinstance(file, Path) else None
+        self._file: TextIO | None = file.open("a", encoding="utf-8") if isinstance(file, Path) else file
+        self._kept: dict[str, int] = defaultdict(int)
+
+    def write(self, event: str, who: str, time: float, **what: Any) -> None:
+        """Write one event of ``who`` (``learner 3``, ``server 0``)."""
+        if self._file is not None:
+            line = {"event": event, "who": who, "clock": self.clock, "time": round(time, 9), **what}
+            with self._writing():
+                self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True) + "\n")
+
+    def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
+        """Write that ``who`` spent this time so."""
+        if end <= begin:
+            return
+        self.totals[who][kind] += end - begin
+        if self._kept[who] < self.spans or kind == "evaluate":
+            self._kept[who] += 1
+            self.write(kind, who, begin, seconds=round(end - begin, 9), **what)
+
+    def add(self, who: str, name: str, amount: float) -> None:
+        """Add to a total of ``who``, such as the bytes it has sent."""
+        self.totals[who][name] += amount
+
+    def close(self, time: float) -> None:
+        """Write the totals, and nothing more."""
+        for who, totals in sorted(self.totals.items()):
+            self.write("totals", who, time, **{name: round(value, 9) for name, value in sorted(totals.items())})
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Write nothing more; again is harmless."""
+        self.flush()
+        file, self._file = self._file, None  # another thread may still write
+        if self._owned and file is not None:
+            file.close()
+
+    def mark(self) -> dict[str, Any]:
+        """Return where the record stands, for `rewind`: the file and its length, and all that was counted."""
+        self.flush()
+        where: dict[str, Any] = {"file": None, "length": 0}
+        if self._file is not None and self._path is not None:
+            where = {"file": self._path.name, "length": os.fstat(self._file.fileno()).st_size}
+        return where | {"totals": {who: dict(totals) for who, totals in self.totals.items()}, "kept": dict(self._kept)}
+
+    def rewind(self, mark: dict[str, Any]) -> None:
+        """Go back to where `mark` was made, maybe by another process: what came after it is to happen again."""
+        self.flush()
+        if self._path is not None and mark["file"] is not None:
+            path = self._path.with_name(mark["file"])
+            if path.exists() and path.stat().st_size > mark["length"]:
+                os.truncate(path, mark["length"])
+        self._kept = defaultdict(int, mark["kept"])
+        self.totals.clear()
+        for who, totals in mark["totals"].items():
+            self.totals[who].update(totals)
+
+    def restart(self) -> None:
+        """Forget everything."""
+        self.rewind(
+            {"file": self._path.name if self._path is not None else None, "length": 0, "totals": {}, "kept": {}}
+        )
+
+    def flush(self) -> None:
+        """See that all lines so far are in the file."""
+        if self._file is not None:
+            with self._writing():
+                self._file.flush()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say where it was that a disk is full, and write no more to it."""
+        try:
+            yield
+        except OSError as error:
+            file, self._file = self._file, None
+            if file is not None and self._owned:
+                with contextlib.suppress(OSError):
+                    file.close()
+            where = self._path if self._path is not None else "the record"
+            raise CheckpointError(
+                f"{where}: cannot be written: {error.strerror}; the last checkpoint is whole"
+            ) from error
+
+
+def merge_records(folder: Path, *, keep: bool = False) -> None:
+    """Make one ``record.jsonl`` of every learner's ``record-*.jsonl``, sorted by time, and remove those.
+
+    What an earlier run left in ``record.jsonl`` stays in front.  A killed learner's unfinished line is dropped.  With
+    ``keep``, the parts stay, where learners may be lost and numbered anew: they tell who was who.
+    """
+    parts, whole = sorted(folder.glob("record-*.jsonl")), folder / "record.jsonl"
+    timed: list[tuple[float, str]] = []
+    for part in parts:
+        for line in part.read_text(encoding="utf-8").splitlines():
+            try:
+                timed.append((json.loads(line)["time"], line))
+            except ValueError:
+                continue
+    timed.sort(key=lambda pair: pair[0])
+    before = whole.read_text(encoding="utf-8") if whole.exists() and not keep else ""
+    write_atomically(whole, (before + "".join(line + "\n" for _, line in timed)).encode())
+    for part in parts if not keep else []:
+        part.unlink()

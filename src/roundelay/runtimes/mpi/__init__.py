@@ -1,0 +1,1 @@
+"""MPI ranks: progress engine, collectives, counter, launcher."""

@@ -1,0 +1,240 @@
+"""Mean, gather and broadcast over MPI, each with everyone's header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from roundelay.errors import Mismatch
+from roundelay.runtimes.mpi.mpi_messages import HEADER_WORDS, Bytes, Header, Lender, tensor_in
+from roundelay.runtimes.mpi.progress_engine import TURNS, Engine, Operation
+from roundelay.runtimes.processes.transport.messages import Layout
+from roundelay.runtimes.weighted_mean import divide
+
+__all__ = ["TAGS", "Broadcast", "Gather", "Mean"]
+
+T = TypeVar("T")
+
+INLINE_WORDS = 16  # a tensor that fits travels with the header: barriers, flags and claims are such
+TAGS = 1 + TURNS  # in a group's own communicator; each of the following takes TURNS of them
+PIECE, SUM = TAGS, TAGS + TURNS  # gathered tensors and pieces to be added; sums
+
+
+class Collective(Operation[T]):
+    """A collective whose first part is small and fixed in size: everyone's header.
+
+    By it all know that all are here, who calls what, and a mean's weights in rank order.  Tensors move by messages
+    between pairs, not by MPI's own collectives: those would all have to be started in one order, and could not be
+    where what is to be sent depends on what has come.
+    """
+
+    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: Header, x: Tensor) -> None:
+        super().__init__(engine)
+        self.comm, self.header, self.x, self.size = comm, header, x, x.nbytes
+        self.rank, self.others = comm.rank, [rank for rank in range(comm.size) if rank != comm.rank]
+        self.headers: list[Header] = []
+        self._turn = header.sequence % TURNS
+        self._words = np.zeros((comm.size, HEADER_WORDS + INLINE_WORDS), np.int64)
+        self._words[self.rank, :HEADER_WORDS] = header.words()
+        self._taken: list[Bytes] = []
+        with engine.lock:
+            self._moves = self.moves()
+            self._requests = next(self._moves)
+            self._calls = comm.Iallgather(MPI.IN_PLACE, self._words)
+
+    def moves(self) -> Iterator[list[MPI.Request]]:
+        """Start to move tensors at once; after the first ``yield`` all headers are there, and what it gave is done."""
+        raise NotImplementedError
+
+    def advance(self) -> bool:
+        """Wait for all headers, then for the tensors."""
+        if not self.headers:
+            if not self._calls.Test():
+                return False
+            self.arrived = self.engine.now()
+            self.headers = [Header.read(words) for words in self._words]
+            self._check_match()
+        while True:
+            self._requests = [request for request in self._requests if not request.Test()]
+            if self._requests:
+                return False
+            more = next(self._moves, None)
+            if more is None:
+                return True
+            self._requests = more
+
+    def inline(self, rank: int) -> Tensor:
+        """Return the place of a small tensor in a rank's words."""
+        return tensor_in(self._words[rank, HEADER_WORDS:].view(np.uint8), Layout.of(self.x))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the tensor travels with the header."""
+        return self.x.nbytes <= 8 * INLINE_WORDS
+
+    def take(self, size: int) -> Bytes:
+        """Take a buffer until `give_back`."""
+        self._taken.append(self.engine.buffers.take(size))
+        return self._taken[-1]
+
+    def give_back(self) -> None:
+        """Give all buffers back."""
+        with self.engine.lock:
+            for buffer in self._taken:
+                self.engine.buffers.give(buffer)
+            self._taken.clear()
+
+    def send(self, buffer: Bytes, to: int, tag: int) -> MPI.Request:
+        """Start to send bytes."""
+        return self.comm.Isend([buffer, buffer.size, MPI.BYTE], to, tag + self._turn)
+
+    def receive(self, buffer: Bytes, of: int, tag: int) -> MPI.Request:
+        """Start to receive bytes."""
+        return self.comm.Irecv([buffer, buffer.size, MPI.BYTE], of, tag + self._turn)
+
+    def _check_match(self) -> None:
+        for rank, theirs in enumerate(self.headers):
+            if not theirs.matches(self.header):
+                raise Mismatch(
+                    f"collective {self.header.sequence}: rank {rank} called {theirs}, "
+                    f"rank {self.rank} called {self.header}"
+                )
+
+
+class Mean(Collective[Tensor]):
+    """A sum in rank order, hence the same to the bit as in the simulator, which MPI's own sum would not promise.
+
+    Everyone adds one piece of the vector, and sends the sum to all.  Each sends and receives twice the vector less
+    two pieces, as by the ring algorithm.
+    """
+
+    def moves(self) -> Iterator[list[MPI.Request]]:
+        """Scale; send pieces; add ours; send the sum."""
+        layout, size = Layout.of(self.x), self.comm.size
+        if self.is_small:
+            self._scale_into(self.inline(self.rank))
+            yield []
+            self._mean = self._add([self.inline(rank) for rank in range(size)], self.inline(self.rank))
+            return
+        buffer = self.take(layout.nbytes)[: layout.nbytes]
+        self._mean = tensor_in(buffer, layout)
+        self._scale_into(self._mean)
+        cuts = [self.x.numel() * k // size * layout.dtype.itemsize for k in range(size + 1)]
+        pieces = [buffer[a:b] for a, b in pairwise(cuts)]
+        mine = pieces[self.rank]
+        theirs = {rank: self.take(mine.size)[: mine.size] for rank in self.others}
+        yield [
+            *(self.receive(theirs[rank], rank, PIECE) for rank in self.others),
+            *(self.send(pieces[rank], rank, PIECE) for rank in self.others),
+        ]
+        summands = [_flat(theirs.get(rank, mine), layout.dtype) for rank in range(size)]
+        self._add(summands, summands[self.rank])
+        yield [
+            *(self.receive(pieces[rank], rank, SUM) for rank in self.others),
+            *(self.send(mine, rank, SUM) for rank in self.others),
+        ]
+
+    def result(self) -> Tensor:
+        """Put the mean where ``x`` was."""
+        if any(header.argument for header in self.headers):
+            self.x.copy_(self._mean)
+        self.give_back()
+        return self.x
+
+    def _scale_into(self, staged: Tensor) -> None:
+        weight = self.header.argument
+        if weight == 0.0:
+            staged.zero_()  # even where x is not finite
+        elif weight == 1.0:
+            staged.copy_(self.x)
+        elif self.x.device.type == "cpu":
+            torch.mul(self.x, weight, out=staged)
+        else:
+            staged.copy_(self.x * weight)
+
+    def _add(self, summands: Sequence[Tensor], into: Tensor) -> Tensor:
+        """Add in rank order, in the first one's memory, and divide."""
+        weight = sum(header.argument for header in self.headers)
+        if not weight:
+            return into
+        total = summands[0]
+        for summand in summands[1:]:
+            total.add_(summand)
+        divide(total, weight)
+        return into if into is total else into.copy_(total)
+
+
+class Broadcast(Collective[Tensor]):
+    """A copy of the root's tensor, by a tree."""
+
+    def moves(self) -> Iterator[list[MPI.Request]]:
+        """Receive from the one above; send to those below."""
+        root, layout = int(self.header.argument), Layout.of(self.x)
+        if self.is_small:
+            self._copy = self.inline(root)
+            if self.rank == root:
+                self._copy.copy_(self.x)
+            yield []
+            return
+        buffer = self.take(layout.nbytes)[: layout.nbytes]
+        self._copy = tensor_in(buffer, layout)
+        if self.rank == root:
+            self._copy.copy_(self.x)
+        above, below = _tree((self.rank - root) % self.comm.size, self.comm.size)
+        yield [] if above is None else [self.receive(buffer, (above + root) % self.comm.size, PIECE)]
+        yield [self.send(buffer, (place + root) % self.comm.size, PIECE) for place in below]
+
+    def result(self) -> Tensor:
+        """Put the root's where ``x`` was."""
+        if self.rank != self.header.argument:
+            self.x.copy_(self._copy)
+        self.give_back()
+        return self.x
+
+
+class Gather(Collective[list[Tensor]]):
+    """Everyone's tensor, sent by everyone to everyone; who receives knows all sizes by the headers."""
+
+    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: Header, x: Tensor, lender: Lender) -> None:
+        self._lender = lender
+        super().__init__(engine, comm, header, x)
+
+    def moves(self) -> Iterator[list[MPI.Request]]:
+        """Send ours at once; receive when all sizes are known."""
+        self._lender.reclaim()
+        layout = Layout.of(self.x)
+        mine = self.engine.buffers.take(layout.nbytes)
+        tensor_in(mine, layout).copy_(self.x)
+        sending = [self.send(mine[: layout.nbytes], rank, PIECE) for rank in self.others]
+        yield []
+        sizes = [theirs.layout.nbytes for theirs in self.headers]
+        self._buffers = [
+            mine if rank == self.rank else self.engine.buffers.take(size) for rank, size in enumerate(sizes)
+        ]
+        yield sending + [self.receive(self._buffers[rank][: sizes[rank]], rank, PIECE) for rank in self.others]
+
+    def result(self) -> list[Tensor]:
+        """Lend them."""
+        for buffer in self._buffers:
+            self._lender.lend(buffer)
+        return [
+            tensor_in(buffer, theirs.layout).to(self.x.device)
+            for buffer, theirs in zip(self._buffers, self.headers, strict=True)
+        ]
+
+
+def _flat(piece: Bytes, dtype: torch.dtype) -> Tensor:
+    return tensor_in(piece, Layout(dtype, (piece.size // dtype.itemsize,)))
+
+
+def _tree(place: int, size: int) -> tuple[int | None, list[int]]:
+    """Return who is above ``place`` in a binomial tree whose root is 0, and who is below, the largest branch first."""
+    lowest = place & -place if place else 1 << (size - 1).bit_length()
+    below = [place + step for step in (1 << k for k in reversed(range(lowest.bit_length() - 1))) if place + step < size]
+    return (place - lowest if place else None), below

@@ -1,0 +1,129 @@
+"""What travels over MPI: a header that says what a tensor is, the tensor's bytes, and buffers that are used again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from roundelay.runtimes.processes.transport.messages import Layout
+
+__all__ = ["HEADER_WORDS", "Buffers", "Bytes", "Header", "Lender", "pack", "tensor_in", "unpack"]
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+HEADER_WORDS = 16
+HEADER_BYTES = 8 * HEADER_WORDS  # two cache lines, so that the tensor behind it is aligned for any dtype
+
+VERBS = ("mean", "gather", "broadcast", "exchange", "request", "answer")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a message or a call of a collective is."""
+
+    verb: str
+    sequence: int
+    rank: int
+    """The sender's, in the communicator that it used."""
+    layout: Layout
+    argument: float = 0.0
+    """A mean's weight, or a broadcast's root."""
+
+    @classmethod
+    def of(cls, verb: str, x: Tensor, *, sequence: int, rank: int, argument: float = 0.0) -> Header:
+        """Describe ``x``."""
+        return cls(verb, sequence, rank, Layout.of(x), argument)
+
+    def words(self) -> npt.NDArray[np.int64]:
+        """Write it as whole numbers."""
+        words, layout = np.zeros(HEADER_WORDS, np.int64), self.layout.encode()
+        words[:3] = VERBS.index(self.verb), self.sequence, self.rank
+        words[3:4].view(np.float64)[0] = self.argument
+        words[4 : 4 + len(layout)] = layout
+        return words
+
+    @classmethod
+    def read(cls, words: npt.NDArray[np.int64]) -> Header:
+        """Read what `words` wrote."""
+        verb, sequence, rank = (int(word) for word in words[:3])
+        layout = Layout.decode(tuple(int(word) for word in words[4:]))
+        return cls(VERBS[verb], sequence, rank, layout, float(words[3:4].view(np.float64)[0]))
+
+    def __str__(self) -> str:
+        root = f", root={int(self.argument)}" if self.verb == "broadcast" else ""
+        return f"{self.verb}({self.layout.shape} {str(self.layout.dtype).removeprefix('torch.')}{root})"
+
+    def matches(self, other: Header) -> bool:
+        """Tell whether two ranks may make these calls as one collective."""
+        mine, theirs = self.layout, other.layout
+        same_layout = mine.dtype == theirs.dtype and (self.verb == "gather" or mine.shape == theirs.shape)
+        same_root = self.verb != "broadcast" or self.argument == other.argument
+        return self.verb == other.verb and same_layout and same_root
+
+
+class Buffers:
+    """Memory that is used again: fresh pages cost about as much as the copy into them."""
+
+    def __init__(self, keep: int = 32) -> None:
+        self._keep = keep
+        self._free: list[Bytes] = []
+
+    def take(self, size: int) -> Bytes:
+        """Return a buffer of ``size`` bytes or somewhat more."""
+        fitting = [k for k, buffer in enumerate(self._free) if size <= buffer.size <= 2 * size + 4096]
+        if fitting:
+            return self._free.pop(min(fitting, key=lambda k: self._free[k].size))
+        return np.empty(max(size, 1), np.uint8)
+
+    def give(self, buffer: Bytes) -> None:
+        """Take back a buffer that nobody looks at any more."""
+        self._free.append(buffer)
+        if len(self._free) > self._keep:
+            del self._free[0]
+
+
+class Lender:
+    """Received buffers of one kind of verb, lent until the next verb of that kind."""
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self._lent: list[Bytes] = []
+
+    def reclaim(self) -> None:
+        """Take back what was lent: a verb of this kind begins."""
+        for buffer in self._lent:
+            self._buffers.give(buffer)
+        self._lent.clear()
+
+    def lend(self, buffer: Bytes) -> None:
+        """Lend a buffer."""
+        self._lent.append(buffer)
+
+
+def tensor_in(buffer: Bytes, layout: Layout, offset: int = 0) -> Tensor:
+    """Return a tensor that lies in ``buffer``."""
+    if not layout.nbytes:
+        return torch.empty(layout.shape, dtype=layout.dtype)
+    memory: Any = buffer  # numpy arrays are buffers, which torch's annotations do not know
+    count = layout.nbytes // layout.dtype.itemsize
+    return torch.frombuffer(memory, dtype=layout.dtype, count=count, offset=offset).view(layout.shape)
+
+
+def pack(header: Header, x: Tensor, buffers: Buffers) -> tuple[Bytes, int]:
+    """Copy header and tensor into one buffer; return it and how much of it is used."""
+    size = HEADER_BYTES + header.layout.nbytes
+    buffer = buffers.take(size)
+    buffer[:HEADER_BYTES].view(np.int64)[:] = header.words()
+    tensor_in(buffer, header.layout, HEADER_BYTES).copy_(x.detach().reshape(header.layout.shape))
+    return buffer, size
+
+
+def unpack(buffer: Bytes) -> tuple[Header, Tensor]:
+    """Return the header in a buffer that `pack` made, and the tensor, which stays in it."""
+    header = Header.read(buffer[:HEADER_BYTES].view(np.int64))
+    return header, tensor_in(buffer, header.layout, HEADER_BYTES)

@@ -1,0 +1,81 @@
+"""Numbers common to all ranks, in a window of rank 0 that needs nothing from rank 0 to be added to."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from mpi4py import MPI
+
+from roundelay.errors import CommunicationError
+from roundelay.runtimes.mpi.progress_engine import Engine, Operation
+
+__all__ = ["Counter"]
+
+SLOTS = 1 << 16  # of 16 bytes; a run has one key for each of its stretches
+
+
+class Counter:
+    """A hash table in rank 0's memory: each slot is a key's digest, 0 where it is free, and the key's number.
+
+    ``Win.Allocate`` under one long ``Lock_all`` is the one form in which libraries reach the memory of a rank that
+    computes; ``Win.Create`` has to wait for its next call of MPI.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        first = engine.world.rank == 0
+        self.window = MPI.Win.Allocate(16 * SLOTS if first else 0, 8, comm=engine.world)
+        if first:
+            np.asarray(self.window.tomemory())[:] = 0
+        engine.finish(engine.post.Ibarrier())
+        self.window.Lock_all(MPI.MODE_NOCHECK)
+        self.window.Sync()
+        engine.finish(engine.post.Ibarrier())
+        self._places: dict[str, int] = {}
+
+    def add(self, key: str, amount: int) -> Operation[int]:
+        """Start to add; what is awaited is the number before."""
+        self.engine.counting = True
+        with self.engine.lock:
+            operation = _Addition(self, self._find(key), amount)
+        self.engine.begin(operation)
+        return operation
+
+    def free(self) -> None:
+        """Give the window back; every rank does so."""
+        self.window.Unlock_all()
+        self.window.Free()
+
+    def _find(self, key: str) -> int:
+        """Return where the number of ``key`` is, after taking a slot for it if it has none."""
+        if key not in self._places:
+            digest = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1 or 1
+            mine, free, found = np.array([digest], np.int64), np.zeros(1, np.int64), np.empty(1, np.int64)
+            for probe in range(SLOTS):
+                slot = (digest + probe) % SLOTS
+                self.window.Compare_and_swap(mine, free, found, 0, 2 * slot)
+                self.window.Flush(0)
+                if found[0] in (0, digest):
+                    self._places[key] = 2 * slot + 1
+                    break
+            else:
+                raise CommunicationError(f"more than {SLOTS} common numbers; fewer meetings would do")
+        return self._places[key]
+
+
+class _Addition(Operation[int]):
+    """An addition under way."""
+
+    def __init__(self, counter: Counter, place: int, amount: int) -> None:
+        super().__init__(counter.engine)
+        self._amount, self._before = np.array([amount], np.int64), np.empty(1, np.int64)
+        self._request = counter.window.Rget_accumulate(self._amount, self._before, 0, place, MPI.SUM)
+
+    def advance(self) -> bool:
+        """See whether the number has come."""
+        return self._request.Test()
+
+    def result(self) -> int:
+        """Return what it was."""
+        return int(self._before[0])

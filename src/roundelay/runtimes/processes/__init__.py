@@ -1,0 +1,1 @@
+"""Real processes: launcher, fork server, hosts, torchrun and Slurm, membership, fault injection."""

@@ -1,0 +1,120 @@
+"""What torchrun and Slurm say of the world through environment variables."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundelay.errors import CommunicationError, SettingsError
+from roundelay.runtimes.processes.transport.key_value_store import Store, StoreGone, connect_store, keep_store, reason
+
+__all__ = ["World", "find", "first_of", "host_name", "local_address"]
+
+SLURM_PORTS = 20_000  # ports are drawn from as many, by the job's number
+
+
+@dataclass(frozen=True)
+class World:
+    """A process's rank among all, and where they meet."""
+
+    rank: int
+    size: int
+    meeting: tuple[str, int]
+    kept: bool
+    """Whether somebody else keeps a store there already."""
+    attempt: str = "0"
+    """Tells this start of the job from those before it, which may have used the same store."""
+    local_rank: int = 0
+    """Our number among those of our host."""
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the launcher has started this job before."""
+        return self.attempt.rpartition(".")[2] != "0"
+
+    @property
+    def host(self) -> str:
+        """A name that only processes which can share memory with us have in common."""
+        return host_name()
+
+    @property
+    def address(self) -> str:
+        """Where the others reach us."""
+        return local_address(*self.meeting)
+
+    def connect(self, patience_seconds: float) -> Store:
+        """Connect to the store, or keep it, if that is our part."""
+        host, port = self.meeting
+        try:
+            socket.getaddrinfo(host, port)  # torch would try for minutes
+        except OSError as error:
+            raise CommunicationError(
+                f"rank {self.rank}: {host}: {error.strerror}; let MASTER_ADDR be an address of the first host"
+            ) from error
+        try:
+            if self.rank == 0 and not self.kept:
+                store, _ = keep_store(host, port)
+            else:
+                store = connect_store(host, port, timeout_seconds=max(60.0, patience_seconds))
+        except (OSError, StoreGone) as error:
+            raise CommunicationError(f"rank {self.rank}: no store at {host}:{port}: {reason(error)}") from error
+        return store.under(f"roundelay/{self.attempt}")
+
+
+def find(environment: Mapping[str, str] = os.environ) -> World | None:
+    """Return the world that a launcher has made; ``None``: there is none, or we are alone in it."""
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return _torchrun(environment)
+    if "SLURM_STEP_ID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
+        return _slurm(environment)
+    return None
+
+
+def _torchrun(environment: Mapping[str, str]) -> World:
+    try:
+        meeting = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    except KeyError as missing:
+        raise SettingsError(f"RANK and WORLD_SIZE are set, but not {missing.args[0]}") from missing
+    kept = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    return World(rank, size, meeting, kept, attempt, int(environment.get("LOCAL_RANK", rank)))
+
+
+def _slurm(environment: Mapping[str, str]) -> World:
+    job, step = environment.get("SLURM_JOB_ID", "0"), environment["SLURM_STEP_ID"]
+    port = int(environment.get("MASTER_PORT", 20_000 + int(job) % SLURM_PORTS))
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "localhost")
+    host = environment.get("MASTER_ADDR") or first_of(nodes)
+    rank, size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
+    restarts = environment.get("SLURM_RESTART_COUNT", "0")
+    local_rank = int(environment.get("SLURM_LOCALID", rank))
+    return World(rank, size, (host, port), kept=False, attempt=f"{job}.{step}.{restarts}", local_rank=local_rank)
+
+
+def first_of(nodes: str) -> str:
+    """Return the first host of a list as Slurm writes it: ``gpu[03-05,9],cpu1`` begins with ``gpu03``."""
+    match = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)", nodes)
+    if match is None:
+        raise SettingsError(f"{nodes!r} is not a list of hosts as Slurm writes it")
+    return "".join(part or "" for part in match.groups())
+
+
+def local_address(host: str, port: int) -> str:
+    """Return the address of ours that ``host`` would see."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port or 1))  # sends nothing
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def host_name() -> str:
+    """Return a name of this machine, and of the part of it whose processes can see each other."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text(encoding="ascii").strip() if boot.exists() else socket.gethostname()
+    spaces = Path("/proc/self/ns/pid")
+    return f"{machine} {os.readlink(spaces) if spaces.is_symlink() else ''}".strip()

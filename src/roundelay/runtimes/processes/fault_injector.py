@@ -1,0 +1,83 @@
+"""Faults on purpose, on the processes that a launcher has started."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from roundelay.errors import SettingsError
+from roundelay.runs.record import Record
+from roundelay.runtimes.fault_plan import Event, check_all_fired
+from roundelay.runtimes.processes.transport.key_value_store import Store
+
+__all__ = ["Havoc"]
+
+
+class Havoc:
+    """The events of a run that befall the processes of one launcher, each when its time has come."""
+
+    def __init__(self, events: Sequence[Event], servers: int, mine: Sequence[int], folder: Path | None) -> None:
+        for event in events:
+            if event.what == "cut":
+                raise SettingsError(f"--chaos: {event}: links are cut in the simulator only; use --on simulator")
+        self._ranks = {event: [rank for rank in event.ranks(servers) if rank in mine] for event in events}
+        self._names = {rank: f"server {rank}" if rank < servers else f"learner {rank - servers}" for rank in mine}
+        self._unfired = [event for event in events if self._ranks[event]]
+        self._due: list[tuple[float, int, int | None, Event]] = []  # when, to which process, which signal
+        for event in self._unfired:
+            number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(event.what)
+            for rank in self._ranks[event]:
+                self._due.append((event.at_seconds, rank, number, event))
+                if event.what == "stop":
+                    self._due.append((event.at_seconds + event.seconds, rank, signal.SIGCONT, event))
+        self._due.sort(key=lambda due: due[0])
+        self._record = Record(folder / "record-chaos.jsonl", clock="wall") if folder is not None and events else None
+        self._began: float | None = None
+
+    def slowed(self, rank: int) -> list[tuple[float, float, float]]:
+        """Return from when to when a process is slowed, and how much."""
+        return [
+            (event.at_seconds, event.at_seconds + event.seconds if math.isfinite(event.seconds) else 1e18, event.factor)
+            for event, ranks in self._ranks.items()
+            if event.what == "slow" and rank in ranks
+        ]
+
+    def wreak(self, store: Store, alive: dict[int, int], send: Callable[[int, int], None]) -> float:
+        """Let happen what is due to those ``alive``, processes by rank; return in how many seconds to come again."""
+        if not self._due:
+            return math.inf
+        if self._began is None:
+            self._began = store.get("began")
+            if self._began is None:
+                return 0.02
+        now = time.time() - self._began
+        late = [due for due in self._due if due[0] <= now]
+        for due in late:
+            _, rank, number, event = due
+            if rank in alive:  # one that is being started again is disturbed as soon as it is there
+                self._due.remove(due)
+                if number is not None:
+                    send(alive[rank], number)
+                self._note(event, rank, number, now)
+        return max(0.001, min((due[0] for due in self._due), default=math.inf) - now)
+
+    def _note(self, event: Event, rank: int, number: int | None, now: float) -> None:
+        if number != signal.SIGCONT and event in self._unfired:
+            self._unfired.remove(event)
+        if self._record is not None:
+            what = "continue" if number == signal.SIGCONT else event.what
+            self._record.write("chaos", self._names[rank], now, what=what, event_given=str(event))
+            self._record.flush()
+
+    def close(self) -> None:
+        """Close the record."""
+        if self._record is not None:
+            self._record.close(0.0)
+            self._record = None
+
+    def check(self) -> None:
+        """Complain of what never happened."""
+        check_all_fired(self._unfired, time.time() - self._began if self._began is not None else 0.0)

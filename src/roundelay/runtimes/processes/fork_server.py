@@ -1,0 +1,247 @@
+"""A process that has imported torch and forks learners, so that a run starts in milliseconds.
+
+It has one thread and no connection but the one to its launcher: forking is safe there, unlike in the launcher, whose
+store has threads.  The launcher's end, however it comes, closes that connection, and the server ends all learners;
+the server's own end does so too, by the kernel.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from roundelay.errors import CommunicationError
+
+__all__ = ["ForkServer", "lend_server"]
+
+PR_SET_PDEATHSIG = 1
+STANDARD_STREAMS = 3
+_LARGEST = 1 << 20
+
+
+class ForkServer:
+    """The launcher's end: starts and signals processes, and hears of their ends."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}  # its threads would not survive the fork
+        command = [sys.executable, "-m", "roundelay.runtimes.processes.fork_server", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)  # noqa: S603
+        theirs.close()
+        self._heard: deque[dict[str, Any]] = deque()
+        self.listens = True
+
+    def start(self, job: dict[str, Any]) -> int:
+        """Start a process that does ``job`` with our own standard streams; return its process id."""
+        message = {"start": {"environment": dict(os.environ), "folder": os.getcwd(), "path": sys.path, **job}}
+        socket.send_fds(self._socket, [json.dumps(message).encode()], range(STANDARD_STREAMS))
+        while True:
+            event = self._hear(None)
+            assert event is not None
+            if "started" in event:
+                return int(event["started"])
+            self._heard.append(event)
+
+    def signal(self, process: int, number: int) -> None:
+        """Send a signal to a process that this server has started and whose end has not been heard of."""
+        with contextlib.suppress(OSError):
+            self._socket.send(json.dumps({"signal": number, "process": process}).encode())
+
+    def ended(self, timeout_seconds: float | None) -> tuple[int, int] | None:
+        """Wait for a process to end; return its id and its exit status, as `subprocess` counts them."""
+        event = self._heard.popleft() if self._heard else self._hear(timeout_seconds)
+        return (event["ended"], event["status"]) if event is not None else None
+
+    def close(self) -> None:
+        """End the server, and whatever it has started."""
+        self._socket.close()
+        self._process.wait()
+
+    def _hear(self, timeout_seconds: float | None) -> dict[str, Any] | None:
+        self._socket.settimeout(timeout_seconds)
+        try:
+            data = self._socket.recv(_LARGEST)
+        except TimeoutError:
+            return None
+        finally:
+            self._socket.settimeout(None)
+        if not data:
+            self.listens = False
+            raise CommunicationError("the process that starts learners has ended")
+        event: dict[str, Any] = json.loads(data)
+        return event
+
+
+class _Idle:
+    """Servers that wait for their next run."""
+
+    def __init__(self) -> None:
+        self._servers: list[ForkServer] = []
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        atexit.register(self.close)
+
+    def take(self) -> ForkServer:
+        with self._lock:
+            return self._servers.pop() if self._servers and self._owner == os.getpid() else ForkServer()
+
+    def give(self, server: ForkServer) -> None:
+        with self._lock:
+            self._servers.append(server)
+
+    def close(self) -> None:
+        if self._owner == os.getpid():
+            while self._servers:
+                self._servers.pop().close()
+
+
+_idle = _Idle()
+
+
+@contextlib.contextmanager
+def lend_server() -> Iterator[ForkServer]:
+    """Lend a fork server for one run, which ends what it starts; kept for the next one, if it still listens."""
+    server = _idle.take()
+    try:
+        yield server
+    except BaseException as error:
+        if isinstance(error, Exception) and server.listens:
+            _idle.give(server)
+        else:
+            server.close()
+        raise
+    _idle.give(server)
+
+
+# -- the other end ------------------------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self, connection: socket.socket, work: Callable[[dict[str, Any]], int]) -> None:
+        self._socket, self._work = connection, work
+        self._children: set[int] = set()
+
+    def run(self) -> None:
+        """Fork until the launcher is gone."""
+        awake, asleep = socket.socketpair()
+        awake.setblocking(False)
+        asleep.setblocking(False)
+        signal.set_wakeup_fd(asleep.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(awake, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is awake:
+                        with contextlib.suppress(BlockingIOError):
+                            awake.recv(4096)
+                        self._reap()
+                    elif not self._obey():
+                        return
+
+    def end_all(self) -> None:
+        """Leave no child behind."""
+        for child in self._children:
+            os.kill(child, signal.SIGKILL)
+
+    def _obey(self) -> bool:
+        try:
+            data, files, _, _ = socket.recv_fds(self._socket, _LARGEST, STANDARD_STREAMS)
+        except OSError:
+            return False
+        if not data:
+            return False
+        message = json.loads(data)
+        if "start" in message:
+            self._fork(message["start"], files)
+        elif message["process"] in self._children:
+            os.kill(message["process"], message["signal"])
+        return True
+
+    def _fork(self, job: dict[str, Any], files: list[int]) -> None:
+        parent = os.getpid()
+        child = os.fork()
+        if child:
+            self._children.add(child)
+            for file in files:
+                os.close(file)
+            self._tell({"started": child})
+            return
+        status = 1
+        try:
+            _become_learner(parent, files, job)
+            self._socket.close()
+            status = self._work(job)
+        except SystemExit:
+            pass  # told to end before it had begun
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while self._children:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                return
+            self._children.discard(child)
+            self._tell({"ended": child, "status": os.waitstatus_to_exitcode(status)})
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.send(json.dumps(event).encode())
+
+
+def _become_learner(parent: int, files: list[int], job: dict[str, Any]) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    for stream, file in enumerate(files):
+        os.dup2(file, stream)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    os.chdir(job["folder"])
+    sys.path[:] = job["path"]
+
+
+def main() -> None:
+    """Serve the launcher at the other end of the socket that the command line names."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    import torch
+
+    from roundelay.runtimes.processes import learner_process as worker
+
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # the first optimizer imports half of torch
+    gc.collect()
+    gc.freeze()  # a child's garbage collection would otherwise copy every page that we share
+    server = _Server(connection, worker.work)
+    try:
+        server.run()
+    finally:
+        server.end_all()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Several hosts: each runs a launcher of its own; the first one's keeps the store that all meet in."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from roundelay.errors import CommunicationError, SettingsError
+from roundelay.runtimes.processes.environment import local_address
+from roundelay.runtimes.processes.transport.key_value_store import Store, StoreGone, connect_store, keep_store
+
+__all__ = ["Hosts", "Meeting", "fail_run", "meet"]
+
+LOOPBACK = "127.0.0.1"
+POLL_SECONDS = 0.1
+PART_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Where so many launchers meet, one a host."""
+
+    rendezvous: str
+    """``HOST:PORT``; HOST is an address of the first host."""
+    count: int
+    number: int | None = None
+    """Which one we are, from 0; by default the one with that address is the first, and others as they come."""
+    timeout_seconds: float = 120.0
+    """How long to wait for the others."""
+    silence_seconds: float = 60.0
+    """How long the first host may be silent before the others give up."""
+    token: str = ""
+    """A word that all hosts of one run give, so that two runs which meet by mistake part at once."""
+
+    def parse(self) -> tuple[str, int]:
+        """Return the host and the port of the rendezvous."""
+        host, _, port = self.rendezvous.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise SettingsError(f"rendezvous {self.rendezvous!r}: write HOST:PORT, such as 10.0.0.1:29500")
+        if self.count < 1:
+            raise SettingsError(f"hosts: at least 1, not {self.count}")
+        try:
+            return socket.gethostbyname(host), int(port)
+        except OSError as error:
+            raise SettingsError(f"rendezvous {self.rendezvous}: {host} is not known: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A host's part in a run, once all hosts have come."""
+
+    store: Store
+    at: tuple[str, int]
+    """Where the store is."""
+    number: int
+    count: int
+    address: str
+    """Where others reach this host's learners."""
+
+    def share(self, size: int) -> range:
+        """Return which of ``size`` learners this host runs."""
+        return range(size * self.number // self.count, size * (self.number + 1) // self.count)
+
+
+@contextlib.contextmanager
+def meet(hosts: Hosts | None) -> Iterator[Meeting]:
+    """Meet the other hosts, where there are any, and part from them at the end."""
+    if hosts is None:
+        store, port = keep_store(LOOPBACK)
+        yield Meeting(store, (LOOPBACK, port), 0, 1, LOOPBACK)
+        return
+    host, port = hosts.parse()
+    first = _keep(hosts, host, port)
+    store = first or _reach(hosts, host, port)
+    try:
+        if first is not None:
+            store.set("token", hosts.token)
+        number = 0 if first is not None else _take_number(hosts, store)
+        store.set(f"host/{number}", True)
+        _await_all(hosts, store, "host", hosts.timeout_seconds)
+        yield Meeting(store, (host, port), number, hosts.count, local_address(host, port))
+    except StoreGone as error:
+        raise CommunicationError(f"rendezvous {hosts.rendezvous}: the first host is gone") from error
+    else:
+        with contextlib.suppress(StoreGone, CommunicationError):
+            store.set(f"parted/{number}", True)
+            if first is not None:  # the others still read results from our store
+                _await_all(hosts, store, "parted", min(PART_SECONDS, hosts.timeout_seconds))
+
+
+def fail_run(store: Store, what: dict[str, Any]) -> None:
+    """Tell the other launchers that the run is to end."""
+    with contextlib.suppress(StoreGone):
+        store.settle("failed", what)
+
+
+def _keep(hosts: Hosts, host: str, port: int) -> Store | None:
+    """Keep the store if that is our part; ``None``: it is another host's."""
+    if hosts.number not in (None, 0):
+        return None
+    try:
+        return keep_store(host, port)[0]
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL and hosts.number is None:
+            return None
+        reason = "the port is in use; choose another" if error.errno == errno.EADDRINUSE else str(error.strerror)
+        raise SettingsError(f"rendezvous {hosts.rendezvous}: {reason}") from error
+
+
+def _reach(hosts: Hosts, host: str, port: int) -> Store:
+    """Connect to the first host's store, once it is there."""
+    deadline = time.monotonic() + hosts.timeout_seconds
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=POLL_SECONDS * 10):
+                break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise CommunicationError(
+                    f"rendezvous {hosts.rendezvous}: the first host never came in {hosts.timeout_seconds:g} s"
+                ) from error
+            time.sleep(POLL_SECONDS)
+    try:
+        return connect_store(host, port, timeout_seconds=hosts.silence_seconds)
+    except (RuntimeError, StoreGone) as error:
+        raise CommunicationError(
+            f"rendezvous {hosts.rendezvous}: what answers there is not a launcher of ours"
+        ) from error
+
+
+def _take_number(hosts: Hosts, store: Store) -> int:
+    store.wait("token")
+    if store.get("token") != hosts.token:
+        raise SettingsError(f"rendezvous {hosts.rendezvous}: another run is there, which has another --token")
+    number = hosts.number if hosts.number is not None else store.add("hosts", 1)
+    if number >= hosts.count or store.has(f"host/{number}"):
+        raise SettingsError(f"rendezvous {hosts.rendezvous}: all {hosts.count} hosts are there already")
+    return number
+
+
+def _await_all(hosts: Hosts, store: Store, key: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    missing = set(range(hosts.count))
+    while missing := {number for number in missing if not store.has(f"{key}/{number}")}:
+        if time.monotonic() > deadline:
+            here = hosts.count - len(missing)
+            raise CommunicationError(
+                f"rendezvous {hosts.rendezvous}: only {here} of {hosts.count} hosts came in {seconds:g} s"
+            )
+        time.sleep(POLL_SECONDS)

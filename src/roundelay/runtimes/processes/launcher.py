@@ -1,0 +1,186 @@
+"""Start a run's processes on this host, watch over them, and leave none behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from roundelay import errors
+from roundelay.errors import CommunicationError, RoundelayError, SettingsError
+from roundelay.runs.record import merge_records
+from roundelay.runtimes.fault_plan import Chaos
+from roundelay.runtimes.processes.fault_injector import Havoc
+from roundelay.runtimes.processes.fork_server import ForkServer, lend_server
+from roundelay.runtimes.processes.hosts import Hosts, Meeting, fail_run, meet
+from roundelay.runtimes.processes.membership import bury, current_id, latest_view
+from roundelay.runtimes.processes.transport.key_value_store import Store
+from roundelay.runtimes.processes.transport_choice import Options, Place
+
+__all__ = ["run"]
+
+WATCH_SECONDS = 0.25  # how often to look at what the processes' ends do not tell
+GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
+AGAIN_SECONDS = 1.0  # before a learner is started for the third time; twice as long before each further time
+SOON_SECONDS = 0.02
+logger = logging.getLogger(__name__)
+
+
+def run(
+    entry: str,
+    settings: Any,
+    *,
+    size: int,
+    folder: Path | None = None,
+    options: Options | None = None,
+    hosts: Hosts | None = None,
+    chaos: Chaos | None = None,
+) -> list[Any]:
+    """Call ``entry`` as ``function(runtime, settings)`` in ``size`` processes; return what each returned.
+
+    ``entry`` is ``package.module:function`` or ``file.py:function``; settings and results are JSON.  A learner that
+    dies is mourned by the others, who go on, and has ``None`` for its result, unless it is started again, as often as
+    ``chaos.rejoins`` says, and joins them.  One that raises ends the run, and we raise what it did.  With ``hosts``,
+    called alike on each of them, every host runs its share of the processes.
+    """
+    if size < 1:
+        raise SettingsError(f"learners: at least 1, not {size}")
+    if hosts is not None and size < hosts.count:
+        raise SettingsError(f"learners: {size} are too few for {hosts.count} hosts")
+    options = options or Options()
+    with meet(hosts) as meeting, lend_server() as server:
+        store = meeting.store
+        store.set(f"settings/{meeting.number}", settings)
+        if meeting.number == 0:
+            store.add("ids", size)
+        chaos = chaos or Chaos()
+        havoc = Havoc(chaos.events, chaos.servers, meeting.share(size), folder)
+        crew = _Crew(server, store, options.patience_seconds, several=hosts is not None, restarts=chaos.rejoins)
+        try:
+            for learner in meeting.share(size):
+                place = Place(learner, size, f"host {meeting.number}", meeting.address, lossy=True)
+                job = _job(entry, place, meeting, folder, options)
+                crew.start(learner, job | {"slowed": havoc.slowed(learner)})
+            crew.watch(havoc)
+        except BaseException as error:
+            crew.fail(error)
+            raise
+        finally:
+            crew.end()
+            havoc.close()
+            if folder is not None:
+                merge_records(folder, keep=True)
+        havoc.check()
+        return [store.get(f"result/{learner}") for learner in range(size)]
+
+
+def _job(entry: str, place: Place, meeting: Meeting, folder: Path | None, options: Options) -> dict[str, Any]:
+    return {
+        "entry": entry,
+        "place": dataclasses.asdict(place),
+        "store": meeting.at,
+        "records": str(folder.absolute()) if folder is not None else None,
+        "options": dataclasses.asdict(options),
+        "host_number": meeting.number,
+    }
+
+
+class _Crew:
+    """The processes that this launcher has started."""
+
+    def __init__(
+        self, server: ForkServer, store: Store, patience_seconds: float, *, several: bool, restarts: int
+    ) -> None:
+        self._server, self._store, self._patience, self._restarts = server, store, patience_seconds, restarts
+        self._several = several  # hosts: whether others may have failed
+        self._alive: dict[int, int] = {}  # by process id: the learner's
+        self._lost: dict[int, str] = {}
+        self._jobs: dict[int, dict[str, Any]] = {}  # by learner
+        self._again: dict[int, float] = {}  # by learner: when to start it again
+
+    def start(self, learner: int, job: dict[str, Any]) -> None:
+        """Start one learner."""
+        process = self._server.start(job)
+        self._alive[process], self._jobs[learner] = learner, job
+        self._store.set(f"process/{learner}", process)
+
+    def watch(self, havoc: Havoc) -> None:
+        """Wait until all have ended; raise what the first one to raise did."""
+        last_end = time.monotonic()
+        while self._alive:
+            self._start_again()
+            processes = {learner: process for process, learner in self._alive.items()}
+            patience = min(WATCH_SECONDS, havoc.wreak(self._store, processes, self._server.signal))
+            ended = self._server.ended(patience if not self._again else min(patience, SOON_SECONDS))
+            if ended is not None:
+                self._note(*ended)
+                last_end = time.monotonic()
+            elif self._several and (told := self._store.get("failed")) is not None:
+                raise rebuild(told)
+            elif time.monotonic() - last_end > self._patience and self._forgotten():
+                return
+        if self._lost and not self._store.has("finished"):
+            raise CommunicationError("no learner is left: " + "; ".join(self._lost.values()))
+
+    def _start_again(self) -> None:
+        """Start those again whose time has come, unless the others have finished meanwhile."""
+        for learner, when in list(self._again.items()):
+            if time.monotonic() >= when:
+                del self._again[learner]
+                if not self._store.has("finished"):
+                    job = self._jobs[learner]
+                    self.start(learner, job | {"attempt": job.get("attempt", 0) + 1})
+
+    def _forgotten(self) -> bool:
+        """Tell whether those still alive are no members: they hang, the others went on without them and finished."""
+        newest = latest_view(self._store) if self._store.has("finished") else None
+        return newest is not None and not {current_id(self._store, i) for i in self._alive.values()} & {*newest[1]}
+
+    def _note(self, process: int, status: int) -> None:
+        learner = self._alive.pop(process)
+        told = self._store.get(f"error/{learner}")
+        if told is not None:
+            raise rebuild(told)
+        if status:
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            self._lost[learner] = f"learner {learner} ended by {how}"
+            logger.warning("%s", self._lost[learner])
+            bury(self._store, learner, self._lost[learner])
+            attempts = self._jobs[learner].get("attempt", 0)
+            if attempts < self._restarts and self._alive:
+                # At once the first time; later not so soon, lest one that keeps dying keep the others busy.
+                self._again[learner] = time.monotonic() + (attempts and AGAIN_SECONDS * 2 ** (attempts - 1))
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the launchers of other hosts that this run is to end."""
+        if self._several:
+            message = str(error) if isinstance(error, RoundelayError) else f"another host: {type(error).__name__}"
+            fail_run(self._store, {"type": type(error).__name__, "message": message, "traceback": ""})
+
+    def end(self) -> None:
+        """End whoever is still there: ask, then insist."""
+        for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
+            for process in self._alive:
+                self._server.signal(process, number)
+            deadline = time.monotonic() + (seconds or 0.0)
+            while self._alive:
+                left = None if seconds is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                ended = self._server.ended(left)
+                if ended is not None:
+                    self._alive.pop(ended[0], None)
+
+
+def rebuild(told: dict[str, str]) -> RoundelayError:
+    """Make the error that a learner told of: of the same class where it is one of ours."""
+    kind = getattr(errors, told["type"], None)
+    if not (isinstance(kind, type) and issubclass(kind, RoundelayError)):
+        kind = RoundelayError
+    error = kind.__new__(kind)
+    error.args = (told["message"],)
+    error.add_note(told["traceback"])
+    return error

@@ -1,0 +1,294 @@
+"""The runtime of real processes: wall time, shared memory on a host, gloo between hosts, learners that may be lost."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from roundelay.communicator import Communicator
+from roundelay.errors import CommunicationError, LearnerLost
+from roundelay.learner import Learner
+from roundelay.runs.record import Kind, Record
+from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtimes.processes import environment
+from roundelay.runtimes.processes.membership import Agreement, Membership
+from roundelay.runtimes.processes.transport.key_value_store import Store
+from roundelay.runtimes.processes.transport.messages import Message
+from roundelay.runtimes.processes.transport.session import Session, serve_next
+from roundelay.runtimes.processes.transport_choice import Offer, Options, Place
+from roundelay.runtimes.strategy_lock import Baton, Blocking, complete
+from roundelay.strategy import Strategy
+
+__all__ = ["Options", "Place", "ProcessRuntime", "from_environment", "meet"]
+
+T = TypeVar("T")
+FLUSH_SECONDS = 1.0
+JOIN_SECONDS = 2.0
+
+
+class ProcessRuntime:
+    """One learner's process.
+
+    Whoever makes it holds the baton from then on, and puts it down wherever it awaits or computes.
+    """
+
+    clock: Clock = "wall"
+
+    def __init__(
+        self, store: Store, place: Place, options: Options, *, folder: Path | None = None, attempt: int = 0
+    ) -> None:
+        self.place, self.options, self.lossy = place, options, place.lossy
+        self.seat, self.seats = place.learner, place.size
+        name = f"record-{place.learner}-{attempt}.jsonl" if attempt else f"record-{place.learner}.jsonl"
+        part = folder / name if folder is not None else None
+        self.record = Record(part, clock=self.clock, spans=options.spans)
+        self.baton = Baton()
+        self.baton.take()
+        began: float = store.settle("began", time.time())
+        self._origin = time.monotonic() - (time.time() - began)
+        self.store = store
+        self._membership = Membership(
+            store, place.learner, place.size, patience_seconds=options.patience_seconds, joins=attempt > 0
+        )
+        self._session: Session | None = None
+        self._me: Learner | None = None
+        self._slowness = options.slow.get(place.learner, 1.0)
+        self.slowed: list[tuple[float, float, float]] = []
+        """From when to when we are slowed on purpose, and by what factor."""
+        self._still_since: float | None = None
+        self._flushed = 0.0
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the training loop to its end."""
+        return complete(work)
+
+    # -- time and records ---------------------------------------------------------------------------------------
+
+    @property
+    def who(self) -> str:
+        """Our name in records."""
+        if self._me is None:
+            return f"learner {self.place.learner}"
+        return f"{'server' if self._me.serves else 'learner'} {self._me.number}"
+
+    def now(self) -> float:
+        """Return the seconds since the run began."""
+        return time.monotonic() - self._origin
+
+    def span(self, kind: Kind, begin: float, **what: Any) -> None:
+        """Write down how the time since ``begin`` went, unless learners are meeting: all that is `evaluate`."""
+        if self._still_since is None:
+            self.record.span(kind, self.who, begin, self.now(), **what)
+
+    def sent(self, nbytes: int) -> None:
+        """Add to the bytes sent."""
+        self.record.add(self.who, "bytes", nbytes)
+
+    def stand_still(self, *, still: bool) -> None:
+        """Count the time of a meeting as evaluation."""
+        if still:
+            self._still_since = self.now()
+        elif self._still_since is not None:
+            since, self._still_since = self._still_since, None
+            self.span("evaluate", since)
+
+    def capture(self) -> dict[str, Any]:
+        """Return the time and the record's place."""
+        return {"now": self.now(), "record": self.record.mark()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._origin = time.monotonic() - state["now"]
+        self._still_since = self.now()
+        if "record" in state:
+            self.record.rewind(state["record"])
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+        """Agree on a new epoch with everyone who is here, and connect."""
+        self._me, self._still_since = me, None
+        if self._session is not None:
+            self._end_epoch(report.get("why") or "a learner was lost")
+        while True:
+            offer = Offer(self.place, self.options.transport, me.weights.device.type, self._gone)
+            with self.baton.down():
+                agreement = self._membership.agree(report, resolve, offer.card)
+            rank = agreement.members.index(self._membership.id)
+            try:
+                me.comm = self._connect(agreement, rank, offer)
+            except CommunicationError as error:  # one of them has ended since it was ready
+                self._membership.end(str(error))
+                offer.close()
+                continue
+            return View(agreement.epoch, rank, len(agreement.members), agreement.plan)
+
+    def _connect(self, agreement: Agreement, rank: int, offer: Offer) -> Communicator:
+        session, comm = offer.accept(agreement, rank, self.baton, self, self.store)
+        self._session = session
+        self._membership.watch(session.abort)
+        return comm
+
+    def _end_epoch(self, why: str) -> None:
+        assert self._session is not None
+        if not self.lossy:
+            raise CommunicationError(f"{self._session.over or why}; this run cannot go on without it")
+        self._membership.end(self._session.over or why)
+        self._session.abort(why)
+        self._session.close()
+        self._session = None
+
+    def _gone(self, why: str) -> None:
+        session = self._session
+        if session is not None:
+            session.abort(why)
+
+    def newcomers(self, key: str = "") -> bool:
+        """Tell whether somebody waits to join; all who ask by the same ``key`` are told the same."""
+        with self.baton.down():
+            return self._membership.newcomers(key)
+
+    def trained(self, numbers: Sequence[int]) -> None:
+        """Put down minibatches as safe."""
+        self._membership.trained(numbers)
+
+    def count(self, key: str, amount: int) -> Awaitable[int]:
+        """Add to a number common to all of this epoch."""
+        name = f"count/{self._membership.epoch}/{key}"
+
+        def add() -> int:
+            if self._session is not None and self._session.over is not None:  # one who asks nobody may not know yet
+                raise LearnerLost(self._session.over)
+            begin = self.now()
+            with self.baton.down():
+                total = self.store.add(name, amount)
+            self.span("communicate", begin)
+            return total - amount
+
+        return Blocking(add)
+
+    def leave(self) -> None:
+        """Finish: stay reachable until all others have finished, too, then close everything."""
+        with self.baton.down():
+            self._membership.leave()
+        self.stop()
+
+    def stop(self) -> None:
+        """Close everything; again is harmless."""
+        self._membership.stop()
+        session, self._session = self._session, None
+        if session is not None:
+            session.strategy = None
+            session.post.poke()
+            session.close()
+            with self.baton.down():
+                for thread in session.threads:
+                    thread.join(timeout=JOIN_SECONDS)
+        self.record.close(self.now())
+
+    # -- serving ------------------------------------------------------------------------------------------------
+
+    def open(self, me: Learner, strategy: Strategy) -> None:
+        """Let requests in."""
+        session = self._session
+        assert session is not None
+        first, session.me, session.strategy = session.strategy is None, me, strategy
+        if first and session.post.size > 1:
+            thread = threading.Thread(target=self._serve, args=(session,), name="serve", daemon=True)
+            session.threads.append(thread)
+            thread.start()
+
+    async def close(self, me: Learner) -> None:
+        """Let no more requests in; where nobody else will, part from the others, too."""
+        if self._session is not None:
+            self._session.strategy = None
+            self._session.post.poke()
+        if not self.lossy:
+            with self.baton.down():
+                self._membership.leave()
+
+    def _serve(self, session: Session) -> None:
+        early: list[Message] = []  # by way of a group that we have not split off yet
+
+        def arrived() -> Message | bool | None:
+            for index, held in enumerate(early):
+                if held.label.group in session.groups:
+                    return early.pop(index)
+            while (message := session.post.next_request()) is not None:
+                if message.label.group in session.groups:
+                    return message
+                early.append(message)
+            return False if session.strategy is None else None
+
+        try:
+            while isinstance(message := session.post.wait(arrived, requests=True), Message):
+                with self.baton.held():
+                    if session.over is not None or session.strategy is None:
+                        return
+                    serve_next(session, message)
+        except LearnerLost:
+            return
+        except BaseException as error:
+            session.fail(error)
+
+    # -- computing ----------------------------------------------------------------------------------------------
+
+    async def compute(self, me: Learner, work: Work) -> None:
+        """Run ``work`` without the baton, which is taken to tell the strategy of ready parts."""
+        with self.computing(me) as guard:
+
+            def ready(part: slice) -> None:
+                with guard():
+                    work.ready(part)
+
+            work.run(ready)
+
+    @contextmanager
+    def computing(self, me: Learner) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Put the baton down; what is yielded takes it."""
+        begin = self.now()
+        with self.baton.down():
+            yield self.baton.held
+            slowness = self._slowness
+            for since, until, factor in self.slowed:
+                slowness *= factor if since <= begin < until else 1.0
+            if slowness > 1.0:
+                time.sleep((slowness - 1.0) * (self.now() - begin))
+        self.span("compute", begin, frames=me.frames)
+        if begin > self._flushed + FLUSH_SECONDS:
+            self._flushed = begin
+            self.record.flush()
+
+
+def from_environment(
+    options: Options | None = None, *, folder: Path | None = None, part: str = "run"
+) -> ProcessRuntime | None:
+    """Return the runtime of a process that torchrun or Slurm has started; ``None`` where neither has.
+
+    The world is given: a lost learner ends the attempt, with a clear error.  Where several runs follow each other in
+    one process, each is a ``part`` of its own.
+    """
+    world = environment.find()
+    if world is None:
+        return None
+    options = options or Options()
+    torch.set_num_threads(options.threads)
+    store = meet(world, options.patience_seconds).under(part)
+    place = Place(world.rank, world.size, host=world.host, address=world.address)
+    runtime = ProcessRuntime(store, place, options, folder=folder)
+    atexit.register(runtime.stop)
+    return runtime
+
+
+@functools.cache
+def meet(world: environment.World, patience_seconds: float) -> Store:
+    """Connect to the store, or keep it, once in a process."""
+    return world.connect(patience_seconds)

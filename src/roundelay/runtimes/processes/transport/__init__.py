@@ -1,0 +1,1 @@
+"""Messages and collectives between processes: gloo, shared memory, key-value store."""

@@ -1,0 +1,315 @@
+"""Collectives through shared memory: everyone publishes its vector, and takes what it needs of the others'."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.communicator import Communicator
+from roundelay.errors import LearnerLost, Mismatch
+from roundelay.runtimes.processes.transport.messages import Layout
+from roundelay.runtimes.processes.transport.session import PairVerbs, Session
+from roundelay.runtimes.processes.transport.shared_memory_messages import SharedPost, bits_of, weight_of
+from roundelay.runtimes.processes.transport.shared_memory_segments import LINE, RING, RING_BYTES, Segment
+from roundelay.runtimes.strategy_lock import Blocking
+from roundelay.runtimes.weighted_mean import divide, scale
+
+__all__ = ["SharedCommunicator"]
+
+VERBS = ("mean", "gather", "broadcast")
+CHUNK_BYTES = 1 << 19  # what is added up stays in the cache
+BROADCASTS_AHEAD = 4  # how many vectors a root may be ahead of the others
+
+
+class SharedCommunicator(PairVerbs):
+    """A communicator whose members all run on one host.
+
+    A collective begins when it is called: its vector is published then.  The rest needs nothing of the others but that
+    they have published, too, and is done where it is awaited; so a slow learner delays nobody by more than that.
+
+    Two add up each for itself.  More share the work chunk by chunk: whoever comes to a chunk that nobody has added up
+    does so and publishes it, the others copy it.  Nobody waits for anybody's share, and the bits are the same.
+    """
+
+    def __init__(self, session: Session, post: SharedPost, members: Sequence[int], path: str = "world") -> None:
+        super().__init__(session, members, path)
+        self.post = post
+        self._ring = post.arena.take(RING_BYTES)
+        post.segment.bytes[self._ring : self._ring + RING_BYTES].zero_()
+        post.segment.enter(self.key, self._ring)
+        self._rings: dict[int, int] = {self.rank: self._ring}  # by rank in the group
+        self._number = 0
+        self._pending: deque[_Collective] = deque()
+        self._blocks: deque[tuple[int, int]] = deque()  # of collectives that others may still read, with their numbers
+        self._kept: dict[int, Tensor] = {}
+
+    def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
+        """Replace ``x`` by the mean over the group."""
+        if self.size == 1:
+            return Blocking(lambda: x)
+        return self._begin(_Collective("mean", x, weight=weight))
+
+    def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
+        """Everyone's ``x`` in rank order."""
+        if self.size == 1:
+            return Blocking(lambda: [x])
+        return self._begin(_Collective("gather", x))
+
+    def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
+        """Copy ``root``'s ``x`` into everyone's."""
+        if self.size == 1:
+            return Blocking(lambda: x)
+        return self._begin(_Collective("broadcast", x, root=root))
+
+    def _make(self, members: Sequence[int], path: str) -> Communicator:
+        return SharedCommunicator(self.session, self.post, members, path)
+
+    # -- beginning ----------------------------------------------------------------------------------------------
+
+    def _begin(self, collective: _Collective) -> Awaitable[Any]:
+        if self.session.over is not None:
+            raise LearnerLost(self.session.over)
+        with self.session.communicating():
+            self._reclaim()
+            if self._number - self._all_done() >= RING:
+                self._complete(self._number - RING + 1)  # what others still need, they have: no one waits for us
+                self.session.wait(lambda: self._number - self._all_done() < RING or None)
+            self._publish(collective)
+        return Blocking(lambda: self._await(collective))
+
+    def _publish(self, collective: _Collective) -> None:
+        post, layout = self.post, collective.layout
+        collective.number = number = self._number
+        block = 0
+        if collective.verb != "broadcast" or collective.root == self.rank:
+            chunks = _Chunks(layout, self.size) if collective.verb == "mean" else None
+            block = post.arena.take(layout.nbytes if chunks is None else chunks.nbytes)
+            post.segment.view(block, layout).copy_(collective.x)
+            if chunks is not None:
+                chunks.clear(post.segment, block)
+            self._blocks.append((number, block))
+            self.session.diary.sent(layout.nbytes)
+        collective.parts[self.rank] = _Part(
+            collective.verb, collective.root, collective.weight, block, collective.layout
+        )
+        verb = VERBS.index(collective.verb) + len(VERBS) * collective.root
+        post.segment.write(self._ring, number, verb, bits_of(collective.weight), 0, block, *layout.encode(), 0)
+        self._number += 1
+        self._pending.append(collective)
+        post.tell(self.members)
+
+    def _reclaim(self) -> None:
+        # A block is in use until the others have read it, and until we have completed the collective ourselves: our
+        # own share of a mean is summed from it.
+        ours = self._pending[0].number if self._pending else self._number
+        done = min(self._all_done(), ours)
+        while self._blocks and self._blocks[0][0] < done:
+            self.post.arena.give(self._blocks.popleft()[1])
+
+    def _all_done(self) -> int:
+        """Return how many collectives all others have done with."""
+        done = self._number
+        for rank in range(self.size):
+            if rank != self.rank:
+                ring = self._find(rank)
+                done = min(done, self.post.segments[self.members[rank]].taken(ring) if ring is not None else 0)
+        return done
+
+    def _find(self, rank: int) -> int | None:
+        """Return where a member keeps its collectives, once it has made this group, too."""
+        ring = self._rings.get(rank)
+        if ring is None:
+            ring = self.post.segments[self.members[rank]].find(self.key)
+            if ring is not None:
+                self._rings[rank] = ring
+        return ring
+
+    # -- completing ---------------------------------------------------------------------------------------------
+
+    def _await(self, collective: _Collective) -> Any:
+        if not collective.completed:
+            self._complete(collective.number + 1)
+        return collective.result
+
+    def _complete(self, end: int) -> None:
+        """Complete all collectives before number ``end``, in their order."""
+        while self._pending and self._pending[0].number < end:
+            collective = self._pending[0]
+            for rank in self._needed(collective):
+                self._await_rank(collective, rank)
+            with self.session.communicating():
+                collective.result = getattr(self, f"_do_{collective.verb}")(collective)
+            collective.completed = True
+            self._pending.popleft()
+            self.post.segment.take(self._ring, collective.number + 1)
+            if collective.verb == "broadcast":
+                self._hold_back(collective)
+
+    def _needed(self, collective: _Collective) -> Sequence[int]:
+        if collective.verb == "broadcast":
+            return () if collective.root == self.rank else (collective.root,)
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def _await_rank(self, collective: _Collective, rank: int) -> None:
+        """Wait until a member has published its part, and see that it is of the same collective."""
+        segment, number = self.post.segments[self.members[rank]], collective.number
+
+        def published() -> bool | None:
+            ring = self._find(rank)
+            return True if ring is not None and segment.written(ring) > number else None
+
+        self.session.wait(published)
+        verb, bits, _, block, *layout = segment.entry(self._rings[rank], number)
+        theirs = _Part(
+            VERBS[verb % len(VERBS)], verb // len(VERBS), weight_of(bits), block, Layout.decode(tuple(layout))
+        )
+        if not theirs.fits(collective):
+            raise Mismatch(f"collective {number}: rank {rank} called {theirs}, rank {self.rank} called {collective}")
+        collective.parts[rank] = theirs
+
+    def _hold_back(self, collective: _Collective) -> None:
+        """Have a root wait for the others, lest it fill the memory with vectors that nobody has read."""
+        if collective.root == self.rank:
+            self.session.wait(lambda: self._all_done() > collective.number - BROADCASTS_AHEAD or None)
+        else:
+            self.post.tell([self.members[collective.root]])
+
+    # -- the collectives ----------------------------------------------------------------------------------------
+
+    def _tensor(self, rank: int, collective: _Collective) -> Tensor:
+        """Return what a member has published of a collective."""
+        part = collective.parts[rank]
+        return self.post.segments[self.members[rank]].view(part.block, part.layout)
+
+    def _do_broadcast(self, collective: _Collective) -> Tensor:
+        if collective.root != self.rank:
+            collective.x.copy_(self._tensor(collective.root, collective).view(collective.x.shape))
+        return collective.x
+
+    def _do_gather(self, collective: _Collective) -> list[Tensor]:
+        everyone = []
+        for rank in range(self.size):
+            source = self._tensor(rank, collective)
+            kept = self._kept.get(rank)
+            if kept is None or kept.shape != source.shape or kept.dtype != source.dtype:
+                kept = self._kept[rank] = torch.empty_like(source)
+            everyone.append(kept.copy_(source))
+        return everyone
+
+    def _do_mean(self, collective: _Collective) -> Tensor:
+        x = collective.x
+        weights = [collective.parts[rank].weight for rank in range(self.size)]
+        if any(weights):
+            out = x.view(-1) if x.is_contiguous() else x.reshape(-1).clone()
+            sources = [self._tensor(rank, collective).view(-1) for rank in range(self.size)]
+            if self.size == 2:
+                sources[self.rank] = out  # rather than its copy: one vector less to read
+            chunks = _Chunks(collective.layout, self.size)
+            if chunks.shared:
+                self._share_work(collective, chunks, sources, weights, out)
+            else:
+                for part in map(chunks.part, range(chunks.count)):
+                    _mean_of_chunk(out[part], [source[part] for source in sources], weights)
+            if not x.is_contiguous():
+                x.copy_(out.view(x.shape))
+        return x
+
+    def _share_work(
+        self,
+        collective: _Collective,
+        chunks: _Chunks,
+        sources: Sequence[Tensor],
+        weights: Sequence[float],
+        out: Tensor,
+    ) -> None:
+        """Add up the chunks that nobody has added up yet, from our own first one on; copy the others."""
+        segments = [self.post.segments[member] for member in self.members]
+        blocks = [collective.parts[rank].block for rank in range(self.size)]
+        sums = [
+            segments[rank].view(blocks[rank] + chunks.sums, Layout(collective.layout.dtype, (chunks.numel,)))
+            for rank in range(self.size)
+        ]
+        first = chunks.count * self.rank // self.size
+        for index in (*range(first, chunks.count), *range(first)):
+            part = chunks.part(index)
+            for rank in range(self.size):
+                if segments[rank].counters[(blocks[rank] + chunks.flags) // 8 + index]:
+                    out[part].copy_(sums[rank][part])
+                    break
+            else:
+                mine = sums[self.rank][part]
+                _mean_of_chunk(mine, [source[part] for source in sources], weights)
+                segments[self.rank].counters[(blocks[self.rank] + chunks.flags) // 8 + index] = 1
+                out[part].copy_(mine)
+
+
+class _Chunks:
+    """How the work of one mean is cut: the same for all members."""
+
+    def __init__(self, layout: Layout, size: int) -> None:
+        self.numel = layout.nbytes // layout.dtype.itemsize
+        self.length = CHUNK_BYTES // layout.dtype.itemsize
+        self.count = -(-self.numel // self.length)
+        self.shared = size > 2 and self.count > 1
+        self.sums = -(-layout.nbytes // LINE) * LINE  # where in a block the sums lie, and the flags that tell of them
+        self.flags = 2 * self.sums
+        self.nbytes = self.flags + 8 * self.count if self.shared else layout.nbytes
+
+    def part(self, index: int) -> slice:
+        """Return where a chunk lies in the vector."""
+        return slice(index * self.length, min((index + 1) * self.length, self.numel))
+
+    def clear(self, segment: Segment, block: int) -> None:
+        """Say that no chunk is added up yet."""
+        if self.shared:
+            segment.raw[block + self.flags : block + self.nbytes] = bytes(8 * self.count)
+
+
+def _mean_of_chunk(out: Tensor, sources: Sequence[Tensor], weights: Sequence[float]) -> None:
+    """Write the weighted mean of ``sources`` as `arithmetic.mean_of` computes it; of two, ``out`` may be one."""
+    torch.add(scale(sources[0], weights[0]), scale(sources[1], weights[1]), out=out)
+    for source, weight in zip(sources[2:], weights[2:], strict=True):
+        out.add_(scale(source, weight))
+    divide(out, sum(weights))
+
+
+class _Part:
+    """What a member has published of a collective."""
+
+    def __init__(self, verb: str, root: int, weight: float, block: int, layout: Layout) -> None:
+        self.verb, self.root, self.weight, self.block, self.layout = verb, root, weight, block, layout
+
+    def fits(self, mine: _Collective) -> bool:
+        """Tell whether this is a part of ``mine``."""
+        same = self.verb == mine.verb and self.root == mine.root and self.layout.dtype == mine.layout.dtype
+        return same and (mine.verb == "gather" or self.layout.nbytes == mine.layout.nbytes)
+
+    def __str__(self) -> str:
+        return describe(self.verb, self.layout, self.root)
+
+
+class _Collective:
+    """A collective that we have called."""
+
+    def __init__(self, verb: str, x: Tensor, *, weight: float = 0.0, root: int = 0) -> None:
+        self.verb, self.x, self.weight, self.root = verb, x, weight, root
+        self.layout = Layout.of(x)
+        self.number = -1
+        self.parts: dict[int, _Part] = {}
+        self.completed = False
+        self.result: Any = None
+
+    def __str__(self) -> str:
+        return describe(self.verb, self.layout, self.root)
+
+
+def describe(verb: str, layout: Layout, root: int) -> str:
+    """Write a collective as it was called."""
+    what = f"{verb}{tuple(layout.shape)}"
+    if verb == "broadcast":
+        what += f" from {root}"
+    return what if layout.dtype == torch.float32 else f"{what} of {str(layout.dtype).removeprefix('torch.')}"

@@ -1,0 +1,92 @@
+"""Where a process stands in a run, and by which transport the members of an epoch talk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from roundelay.communicator import Communicator
+from roundelay.errors import SettingsError
+from roundelay.runtimes.processes.membership import Agreement
+from roundelay.runtimes.processes.transport import shared_memory_segments as segments
+from roundelay.runtimes.processes.transport.gloo_messages import GlooPost
+from roundelay.runtimes.processes.transport.key_value_store import Store
+from roundelay.runtimes.processes.transport.session import Diary, Session
+from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedCommunicator
+from roundelay.runtimes.processes.transport.shared_memory_messages import SharedPost
+from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
+from roundelay.runtimes.strategy_lock import Baton
+
+__all__ = ["Offer", "Options", "Place"]
+
+Transport = Literal["auto", "gloo", "shared"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a run on processes."""
+
+    patience_seconds: float = 30.0
+    """How long a learner may be silent before the others go on without it."""
+    slow: dict[int, float] = field(default_factory=dict)
+    """By rank: how many times longer its gradients are to take."""
+    spans: int = 2000
+    """How many spans of time each learner records singly."""
+    threads: int = 1
+    """Threads that each learner computes with."""
+    transport: Transport = "auto"
+    """``shared``: memory, on one host only; ``gloo``: sockets; ``auto``: whichever fits the group."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands in the run."""
+
+    learner: int
+    """Our number, which is our rank at the start."""
+    size: int
+    host: str = "localhost"
+    """Processes that give the same name can share memory."""
+    address: str = "127.0.0.1"
+    """Where others reach us."""
+    lossy: bool = False
+    """Whether the run outlives a lost learner."""
+
+
+class Offer:
+    """How this process can be reached in the next epoch, by memory or by gloo; all members decide alike by which."""
+
+    def __init__(self, place: Place, transport: Transport, device: str, lost: Callable[[str], None]) -> None:
+        self._address, self._transport, self._lost = place.address, transport, lost
+        self._memory = SharedPost() if transport != "gloo" and device == "cpu" and segments.usable() else None
+        self.card = {
+            "host": place.host,
+            "memory": self._memory.card if self._memory is not None else None,
+        }
+
+    def accept(
+        self, agreement: Agreement, rank: int, baton: Baton, diary: Diary, store: Store
+    ) -> tuple[Session, Communicator]:
+        """Connect to all members of an epoch."""
+        cards, everyone = agreement.cards, range(len(agreement.cards))
+        memory = self._memory
+        if memory is not None and all(card["memory"] and card["host"] == self.card["host"] for card in cards):
+            memory.begin(rank, [card["memory"] for card in cards])
+            session = Session(memory, baton, diary)
+            return session, SharedCommunicator(session, memory, everyone)
+        if self._transport == "shared":
+            raise SettingsError(
+                "transport: learners on several hosts, or on this machine, cannot share memory; use gloo"
+            )
+        if memory is not None:
+            memory.close()
+        connect = connect_by_device(store, agreement.epoch, self._address)
+        post = GlooPost(rank, len(cards), lambda: connect("post", rank, len(cards), "cpu"), self._lost)
+        session = Session(post, baton, diary)
+        return session, TorchCommunicator(session, everyone, connect)
+
+    def close(self) -> None:
+        """Withdraw the offer."""
+        if self._memory is not None:
+            self._memory.close()

@@ -1,0 +1,316 @@
+"""A cluster in virtual time with real gradients: many learners in this one process."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from roundelay.errors import LearnerLost, SettingsError
+from roundelay.learner import Learner
+from roundelay.planning.placeholder_compression import without_arithmetic
+from roundelay.planning.placeholders import StandInLearner, StandInTask, Tally, mean_of_stand_ins
+from roundelay.runs.record import Record
+from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.simulator.event_loop import Event, Kernel, Task
+from roundelay.runtimes.simulator.network import Network
+from roundelay.runtimes.simulator.recorded_order import KeptOrder
+from roundelay.runtimes.simulator.simulated_communicator import Group, Seat, SimulatedCommunicator
+from roundelay.runtimes.simulator.simulated_membership import Disturbance, Roster
+from roundelay.runtimes.simulator.simulated_state import capture, restore
+from roundelay.runtimes.weighted_mean import mean_of
+from roundelay.strategy import Strategy
+from roundelay.training.budget import Budget
+from roundelay.training.loop import Training
+
+__all__ = ["Outcome", "SimulatedRuntime", "Simulation", "replay", "simulate", "time_only"]
+
+T = TypeVar("T")
+FORWARD = 1 / 3  # of a gradient's time, the backward pass being about twice the forward pass
+
+
+class Simulation(Roster):
+    """The cluster that simulated learners share: its kernel, network, membership and record."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        learners: int,
+        servers: int = 0,
+        seed: int = 0,
+        record: Record | None = None,
+        shuffle: int | None = None,
+    ) -> None:
+        if learners < 1:
+            raise SettingsError(f"learners must be at least 1, not {learners}")
+        size = learners + servers
+        seats = [Seat(who=f"server {rank}" if rank < servers else f"learner {rank - servers}") for rank in range(size)]
+        record = record if record is not None else Record(None, clock="virtual")
+        super().__init__(Kernel(shuffle), cluster, seats, servers, record)
+        self.learners, self.seed = learners, seed
+        self.network = Network(self.kernel, cluster, cluster.places(learners, servers))
+        self.counts: dict[str, int] = {}
+        self.handles = cluster.handles
+        self.mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None] = mean_of
+        self.log: list[tuple[str, int, int]] | None = None
+        self.orders: dict[int, KeptOrder] = {}  # of seats that keep to a recorded order
+
+    def start(self, seat: int, work: Coroutine[Any, Any, Any]) -> Task[Any]:
+        """Let a learner's training begin when the simulation runs."""
+        task = self.kernel.spawn(work, self.seats[seat].who)
+        self.watch_end(seat, task)
+        return task
+
+    def run(self) -> None:
+        """Let everything happen."""
+        self.schedule()
+        self.kernel.run()
+
+    def connect(self, everyone: list[Learner]) -> None:
+        """Give the members of a new epoch, in rank order, their communicators."""
+        group = Group(tuple(self.alive))
+        for rank, me in enumerate(everyone):
+            me.comm = SimulatedCommunicator(self, group, rank)
+
+    # -- what a communicator needs ------------------------------------------------------------------------------
+
+    def send(self, x_bytes: int, source: int, target: int, arrived: Callable[[], None]) -> float:
+        """Charge the network for a message."""
+        self.record.add(self.seats[source].who, "bytes", x_bytes * self.network.scale)
+        return self.network.transfer(x_bytes, source, target, arrived)
+
+    def handling(self, x_bytes: float) -> float:
+        """Return the seconds that a learner is busy itself with a verb."""
+        if self.network.still:
+            return 0.0
+        return self.cluster.verb_seconds + x_bytes * self.network.scale / self.cluster.copy_bandwidth
+
+    def count_collective(self, verb: str, sizes: Sequence[int], members: Sequence[int]) -> None:
+        """Count what a collective makes each member send, by the ring algorithm."""
+        size = len(members)
+        share = {"mean": 2 * (size - 1) / size, "gather": size - 1, "broadcast": 1.0 if size > 1 else 0.0}[verb]
+        for member, x_bytes in zip(members, sizes, strict=True):
+            self.record.add(self.seats[member].who, "bytes", x_bytes * self.network.scale * share)
+
+    def logged(self, what: str, seat: int, of: int) -> None:
+        """Log an event in the order in which it took effect, where a log is kept."""
+        if self.log is not None:
+            self.log.append((what, seat, of))
+
+
+class SimulatedRuntime:
+    """One simulated learner's runtime."""
+
+    clock: Clock = "virtual"
+
+    def __init__(self, sim: Simulation, seat: int) -> None:
+        self.sim, self.seat, self.record = sim, seat, sim.record
+        self.seats = len(sim.seats)
+        self.lossy = sim.cluster.lossy
+        self.durations = sim.cluster.durations(seat - sim.servers, sim.seed)
+        self._epoch = -1
+
+    def now(self) -> float:
+        """Return virtual seconds."""
+        return self.sim.kernel.now
+
+    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+        """Wait for all who are alive."""
+        view = await self.sim.arrive(self.seat, me, report, resolve)
+        self._epoch = view.epoch
+        return view
+
+    def open(self, me: Learner, strategy: Strategy) -> None:
+        """Let requests in."""
+        seat = self.sim.seats[self.seat]
+        if seat.opened.done:
+            seat.opened = Event("a learner that serves")
+        self.sim.kernel.happen(seat.opened, (me, strategy))
+
+    async def close(self, me: Learner) -> None:
+        """Nothing is to be done: no request is under way."""
+
+    def count(self, key: str, amount: int) -> Awaitable[int]:
+        """Add to a common number; asking costs no virtual time."""
+        if self.sim.over or self._epoch != self.sim.epoch:
+            raise LearnerLost(self.sim.why)
+        event: Event[int] = Event(key)
+        cut = self.sim.network.cut_for(self.seat)
+        if cut:
+            self.sim.kernel.after(cut, lambda: self._count(event, key, amount))
+        else:
+            event.value, event.done = self._add(key, amount), True
+        return event
+
+    def _add(self, key: str, amount: int) -> int:
+        before = self.sim.counts.get(key, 0)
+        self.sim.counts[key] = before + amount
+        return before
+
+    def _count(self, event: Event[int], key: str, amount: int) -> None:
+        self.sim.kernel.happen(event, self._add(key, amount))
+
+    async def compute(self, me: Learner, work: Work) -> None:
+        """Take the gradient, and let its virtual time pass."""
+        kernel, begin = self.sim.kernel, self.sim.kernel.now
+        work.run(None)
+        if not me.frames:
+            for part in work.parts:
+                work.ready(part)
+            return
+        seat = self.sim.seats[self.seat]
+        seconds, seat.owes = self.durations(begin, me.frames) + seat.owes, 0.0
+        if work.parts:
+            await kernel.sleep(seconds * FORWARD)
+            total = sum(part.stop - part.start for part in work.parts)
+            for part in work.parts:
+                await kernel.sleep(seconds * (1 - FORWARD) * (part.stop - part.start) / total)
+                work.ready(part)
+        else:
+            await kernel.sleep(seconds)
+        self.record.span("compute", seat.who, begin, kernel.now, frames=me.frames)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Refuse: the kernel runs all learners' coroutines in turn."""
+        raise SettingsError("a simulated learner runs in roundelay.runtimes.simulator.simulation.simulate")
+
+    def computing(self, me: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
+        """Refuse: a loop of the user's own cannot stand still while virtual time passes."""
+        raise SettingsError("roundelay.join runs on processes; to simulate, write a Task and use roundelay train")
+
+    def trained(self, numbers: Sequence[int]) -> None:
+        """Put down what is surely trained."""
+        self.sim.trained(self.seat, list(numbers))
+
+    def newcomers(self, key: str = "") -> bool:
+        """Tell whether somebody waits to join."""
+        return self.sim.newcomers(key)
+
+    def stand_still(self, *, still: bool) -> None:
+        """Let messages cost nothing while learners meet."""
+        self.sim.network.still = still
+
+    def capture(self) -> dict[str, Any]:
+        """Return the virtual time and how long gradients will take; from the first one also the cluster's state."""
+        state = {"now": self.sim.kernel.now, "durations": self.durations.capture()}
+        return state | ({"cluster": capture(self.sim)} if self.seat == self.sim.alive[0] else {})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.sim.kernel.jump(state["now"])
+        if "durations" in state:
+            self.durations.restore(state["durations"])
+        if "cluster" in state:
+            restore(self.sim, state["cluster"])
+
+
+@dataclass
+class Outcome:
+    """What a simulation came to."""
+
+    consensus: Tensor
+    seconds: float
+    trainings: list[Training] = field(default_factory=list)
+    """Of every rank; of one that was started again the last."""
+    finished: list[Training] = field(default_factory=list)
+    """Those of them that ran to their end."""
+    fired: list[Disturbance] = field(default_factory=list)
+    """What has befallen learners."""
+    record: Record | None = None
+
+
+def simulate(
+    make: Callable[[SimulatedRuntime], Training],
+    cluster: Cluster,
+    *,
+    learners: int,
+    servers: int = 0,
+    seed: int = 0,
+    record: Record | None = None,
+    shuffle: int | None = None,
+) -> Outcome:
+    """Train ``learners`` learners in this process, in virtual time; ``make`` makes the training of one."""
+    sim = Simulation(cluster, learners=learners, servers=servers, seed=seed, record=record, shuffle=shuffle)
+    return _run(sim, make)
+
+
+def time_only(
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    learners: int,
+    steps: int,
+    frames: int = 256,
+    seed: int = 0,
+    record: Tally | None = None,
+) -> Outcome:
+    """Let ``strategy`` run on ``learners`` learners for what it costs in time, without a model.
+
+    ``cluster.model_bytes`` says how large the model would be; each learner takes about ``steps`` steps.
+    """
+    strategy, tally = without_arithmetic(strategy), record if record is not None else Tally()
+    sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=tally)
+    sim.mean_of, tally.links = mean_of_stand_ins, sim.network.used
+    budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)
+    task = StandInTask(budget.per_epoch, frames)
+
+    def make(runtime: SimulatedRuntime) -> Training:
+        me = StandInLearner(parameters)
+        me.nominal_frames = frames
+        return Training(me, strategy, runtime, task=task, budget=budget)
+
+    collects = gc.isenabled()
+    gc.disable()  # millions of small things, hardly any in cycles
+    try:
+        return _run(sim, make)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def replay(
+    make: Callable[[SimulatedRuntime, KeptOrder], Training],
+    cluster: Cluster,
+    orders: Sequence[Sequence[str]],
+    *,
+    servers: int = 0,
+    record: Record | None = None,
+) -> Outcome:
+    """Train again as learners did elsewhere, each in the order that it wrote down, by rank."""
+    sim = Simulation(cluster, learners=len(orders) - servers, servers=servers, record=record)
+    for seat, tokens in enumerate(orders):
+        sim.orders[seat] = KeptOrder(sim.kernel, sim.seats[seat].who, tokens)
+    return _run(sim, lambda runtime: make(runtime, sim.orders[runtime.seat]))
+
+
+def _run(sim: Simulation, make: Callable[[SimulatedRuntime], Training]) -> Outcome:
+    trainings: dict[int, Training] = {}
+
+    def begin(seat: int) -> None:
+        training = trainings[seat] = make(SimulatedRuntime(sim, seat))
+        if sim.cluster.model_bytes is not None:
+            sim.network.scale = sim.cluster.model_bytes / training.me.weights.nbytes
+        sim.start(seat, training.run())
+
+    sim.restart = begin
+    for seat in range(sim.learners + sim.servers):
+        begin(seat)
+    sim.run()
+    finished = [seat for seat, task in sorted(sim.tasks.items()) if task.end.done]
+    if not finished:
+        raise LearnerLost("every learner was lost")
+    sim.record.close(sim.ended)
+    return Outcome(
+        sim.tasks[finished[0]].end.value,
+        sim.ended,
+        [trainings[seat] for seat in sorted(trainings)],
+        [trainings[seat] for seat in finished],
+        sim.fired,
+        sim.record,
+    )

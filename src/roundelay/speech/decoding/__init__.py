@@ -1,0 +1,1 @@
+"""Decoding: bundle, search, word error rate, tuning, transcription, ONNX."""

@@ -1,0 +1,265 @@
+"""What a trained run keeps of the data it was trained on, so that it decodes wherever it is moved.
+
+::
+
+    RUN/acoustic/
+      bundle.json                         settings of the features, priors, what was trained on, digests of the files
+      lexicon.txt  phones.txt  words.txt  unknown.txt  vocabulary.txt
+      tree.safetensors                    senones by phone and context
+      graphs/NAME.fst  G.arpa             from senones (or CTC's phones) to words
+      hmm/                                where the network hears adapted features: what adapts them
+      ivectors/                           where it hears speaker vectors: what makes them
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.errors import DataError, SettingsError, suggest
+from roundelay.files import file_digest, read_json, replacing, write_json
+from roundelay.formats import audio_files as audio
+from roundelay.speech.features.mel_features import FeatureSettings
+from roundelay.speech.features.normalisation import Scope
+from roundelay.speech.gmm.decision_tree import Tree
+from roundelay.speech.language.lexicon import Lexicon
+from roundelay.speech.preparation.language_stage import LanguageSettings, name_of
+from roundelay.speech.preparation.prepared_data import KINDS, Prepared
+
+FOLDER = "acoustic"
+DESCRIPTION = "bundle.json"
+OBJECTIVES = ("ce", "ctc")
+_VERSION = 1
+_WORDS = ("lexicon.txt", "phones.txt", "words.txt", "unknown.txt", "vocabulary.txt", "G.arpa", "tree.safetensors")
+_HMM = ("hmm/model.safetensors", "hmm/model.json")
+_IVECTORS = ("ivectors/model.safetensors", "ivectors/normaliser.json")
+
+
+def write_bundle(
+    prepared: Prepared,
+    folder: Path,
+    *,
+    kinds: Sequence[str] = ("plain",),
+    ivectors: bool = False,
+    objective: str = "ce",
+    train: Sequence[str] = (),
+) -> None:
+    """Write into the run ``folder`` all that decoding needs of ``prepared``, bundle.json last.
+
+    ``kinds``, ``ivectors`` and ``objective`` are the run's: what ``Prepared.inputs`` was asked for, and whether the
+    outputs are senones (``ce``) or phones after a blank (``ctc``).  ``train`` names the splits that it was trained on,
+    where these are not those that the data have for it.  A bundle of the same data is left as it is.
+    """
+    if objective not in OBJECTIVES:
+        raise SettingsError(f"unknown objective {suggest(objective, OBJECTIVES)}")
+    inputs = prepared.inputs(prepared.train_splits[0], kinds, ivectors=ivectors)  # refuses what the data lack
+    target = Path(folder) / FOLDER
+    target.mkdir(parents=True, exist_ok=True)
+    description = _describe(prepared, target, kinds, ivectors, objective) | {"inputs": inputs.dim}
+    splits = list(train) or prepared.train_splits
+    description |= {"train_splits": splits, "trained_on": {name: len(prepared.utterances(name)) for name in splits}}
+    if (target / DESCRIPTION).is_file() and read_json(target / DESCRIPTION) == description:
+        return
+    (target / DESCRIPTION).unlink(missing_ok=True)
+    for name in description["files"]:
+        (target / name).parent.mkdir(exist_ok=True)
+        with replacing(target / name) as partial:
+            shutil.copyfile(prepared.folder / name, partial)
+    write_json(target / DESCRIPTION, description)
+
+
+def _describe(prepared: Prepared, target: Path, kinds: Sequence[str], ivectors: bool, objective: str) -> dict[str, Any]:
+    settings = prepared.description["settings"]
+    source = prepared.folder
+    files = {name: _identity(source / name) for name in _files(prepared, kinds, ivectors)}
+    return {
+        "version": _VERSION,
+        "digest": prepared.digest,
+        "data": os.path.relpath(source.absolute(), target.absolute()),
+        "features": settings["features"],
+        "normalise": settings["normalise"],
+        "given_features": settings["given_features"],
+        "source_rate": None if settings["given_features"] else _source_rate(prepared),
+        "ivector_settings": settings["ivectors"] if ivectors else None,
+        "kinds": list(kinds),
+        "ivectors": ivectors,
+        "objective": objective,
+        "outputs": prepared.num_senones if objective == "ce" else len(prepared.lexicon.phones),
+        "priors": prepared.priors().tolist(),
+        "first_pass": name_of(LanguageSettings(**settings["language"])),
+        "splits": prepared.splits,
+        "files": files,
+    }
+
+
+def _files(prepared: Prepared, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
+    """Name the files to take along, as both folders have them."""
+    yield from _WORDS
+    yield from (f"graphs/{name}.fst" for name in prepared.graph_names)
+    yield from _HMM if "adapted" in kinds else ()
+    yield from _IVECTORS if ivectors else ()
+
+
+def _source_rate(prepared: Prepared) -> int | None:
+    """Look at what rate training was recorded; features may have been made at a higher one."""
+    first = prepared.utterances(prepared.train_splits[0])[0].audio
+    return audio.info(first).rate if first.is_file() else None
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+class Bundle:
+    """Give typed access to what a run took along; ``Bundle.open(RUN)``."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = Path(run)
+        self.folder = self.run / FOLDER
+        if not (self.folder / DESCRIPTION).is_file():
+            raise DataError(
+                f"{self.run}: no trained acoustic model there ({FOLDER}/{DESCRIPTION} is missing); give the folder of "
+                f"a run of an acoustic task"
+            )
+        self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
+        if self.description.get("version") != _VERSION:
+            raise DataError(
+                f"{self.folder / DESCRIPTION}: version {self.description.get('version')!r}, and this is for {_VERSION}"
+            )
+        self._check_sizes()
+        self.feature_settings = FeatureSettings(**self.description["features"])
+        self.kinds: list[str] = self.description["kinds"]
+        assert all(kind in KINDS for kind in self.kinds)
+        self.ivectors: bool = self.description["ivectors"]
+        self.objective: str = self.description["objective"]
+        self.inputs: int = self.description["inputs"]
+        self.outputs: int = self.description["outputs"]
+
+    @classmethod
+    def open(cls, run: str | os.PathLike[str]) -> Bundle:
+        """Open the bundle of a run."""
+        return cls(Path(run))
+
+    def _check_sizes(self) -> None:
+        for name, said in self.description["files"].items():
+            path = self.folder / name
+            if not path.is_file() or path.stat().st_size != said["bytes"]:
+                state = "is not whole" if path.is_file() else "is missing"
+                raise DataError(f"{path}: {state}; copy the run again, with all that is below {FOLDER}")
+
+    def verify(self) -> None:
+        """Read every byte and compare digests."""
+        for name, said in self.description["files"].items():
+            if file_digest(self.folder / name) != said["sha256"]:
+                raise DataError(f"{self.folder / name}: changed since the run was trained; copy the run again")
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of the prepared data that the run was trained on."""
+        digest: str = self.description["digest"]
+        return digest
+
+    @property
+    def data(self) -> Path:
+        """Return where the prepared data were, seen from the run; they may not be there any more."""
+        return Path(os.path.normpath(self.folder.absolute() / self.description["data"]))
+
+    @property
+    def normalise(self) -> Scope:
+        """Return over what features were given mean 0 and variance 1."""
+        scope: Scope = self.description["normalise"]
+        return scope
+
+    @property
+    def given_features(self) -> bool:
+        """Tell whether features came from archives instead of audio."""
+        given: bool = self.description["given_features"]
+        return given
+
+    @property
+    def source_rate(self) -> int | None:
+        """Return the samples a second that training was recorded at, where that is known."""
+        rate: int | None = self.description.get("source_rate")
+        return rate
+
+    @property
+    def ctc(self) -> bool:
+        """Tell whether the outputs are CTC's."""
+        return self.objective == "ctc"
+
+    def sha256(self, name: str) -> str | None:
+        """Return the digest of one of the files, None if it was not taken along."""
+        said: dict[str, Any] | None = self.description["files"].get(name)
+        return said["sha256"] if said else None
+
+    @property
+    def priors(self) -> npt.NDArray[np.float64]:
+        """Return the share of each senone in the training alignments, smoothed."""
+        return np.asarray(self.description["priors"], np.float64)
+
+    @functools.cached_property
+    def lexicon(self) -> Lexicon:
+        """Read the lexicon; its phones and words must be those that the ids in graphs and tree stand for."""
+        unknown = (self.folder / "unknown.txt").read_text(encoding="utf-8").split()
+        lexicon = Lexicon(Lexicon.read(self.folder / "lexicon.txt").pronunciations, unknown=tuple(unknown))
+        for name, found in (("phones.txt", lexicon.phones), ("words.txt", lexicon.words)):
+            listed = _symbols(self.folder / name)
+            lost = sorted(set(listed) - set(found)) or sorted(set(found) - set(listed))
+            if lost:
+                where = "lexicon.txt" if lost[0] not in found else name
+                raise DataError(f"{self.folder / where}: {lost[0]!r} is missing; copy the run's own file again")
+        return lexicon
+
+    @functools.cached_property
+    def vocabulary(self) -> list[str]:
+        """List the words that can be recognised."""
+        return (self.folder / "vocabulary.txt").read_text(encoding="utf-8").split()
+
+    @property
+    def phones(self) -> list[str]:
+        """List all phones, silence first."""
+        return self.lexicon.phones
+
+    @functools.cached_property
+    def tree(self) -> Tree:
+        """Read the tree of tied states."""
+        return Tree.load(self.folder / "tree.safetensors")
+
+    @property
+    def first_pass(self) -> str:
+        """Name the graph that the first pass of adaptation decodes with."""
+        name: str = self.description["first_pass"]
+        return name
+
+    @property
+    def languages(self) -> list[str]:
+        """List the languages that there is a graph of for this objective: flat, bigram ..."""
+        names = (Path(name).stem for name in self.description["files"] if name.endswith(".fst"))
+        return sorted(name.removesuffix("-ctc") for name in names if name.endswith("-ctc") == self.ctc)
+
+    def graph_path(self, language: str) -> Path:
+        """Return where the graph of a language is."""
+        if self.ctc and not self.languages:
+            raise DataError(f"{self.folder}: no CTC graph there; prepare the data with --ctc and train on those")
+        if language not in self.languages:
+            raise DataError(f"{self.folder}: unknown language {suggest(language, self.languages)}")
+        return self.folder / "graphs" / f"{language}{'-ctc' if self.ctc else ''}.fst"
+
+    def graph(self, language: str) -> Any:
+        """Read a decoding graph, a kaldifst transducer from ``output + 1`` to word ids."""
+        from roundelay.speech.language.decoding_graph import read_graph
+
+        return read_graph(self.graph_path(language))
+
+
+def _symbols(path: Path) -> list[str]:
+    """List the names in a table of symbols, without epsilon and ``#0``."""
+    names = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [name for name in names if name not in ("<eps>", "#0")]

@@ -1,0 +1,97 @@
+"""What a run may recognise: one of its own languages, or another lexicon and language model put into a new graph."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roundelay.errors import DataError
+from roundelay.files import file_digest, replacing
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.language import ngram
+from roundelay.speech.language.lexicon import Lexicon, read_pronunciations
+from roundelay.speech.preparation.language_stage import limited
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A graph, and the lexicon whose words its outputs stand for; paths, so that processes can be told of it."""
+
+    name: str
+    graph: Path
+    lexicon: Path
+
+    def digest(self) -> str:
+        """Return what tells this graph from others."""
+        return file_digest(self.graph)
+
+    def words(self) -> list[str]:
+        """List the words; the id in the graph is the index here plus one."""
+        return Lexicon.read(self.lexicon).words
+
+
+@dataclass(frozen=True)
+class KnownPhones(Lexicon):
+    """A lexicon whose phones are numbered as a run's tree has them, whether words use them all or not."""
+
+    known: tuple[str, ...] = field(default=())
+
+    @functools.cached_property
+    def phones(self) -> list[str]:
+        """List silence, then all other phones of the run."""
+        return list(self.known)
+
+
+def own_grammar(bundle: Bundle, language: str | None = None) -> Grammar:
+    """Return one of the run's own; by default the language model that its data were prepared with."""
+    language = language or bundle.first_pass
+    return Grammar(language, bundle.graph_path(language), bundle.folder / "lexicon.txt")
+
+
+def other_grammar(
+    bundle: Bundle, folder: Path, *, language: str = "flat", lexicon: Path | None = None, arpa: Path | None = None
+) -> Grammar:
+    """Build the graph of another lexicon or language model, or both, with the run's phones and senones.
+
+    Without ``arpa`` any word may follow any other (``flat``), or the run's own language model holds for the words that
+    both have.
+    """
+    from roundelay.speech.language import decoding_graph as graph
+
+    spoken = known_phones(bundle, lexicon)
+    if arpa is not None:
+        name, model = arpa.stem, limited(ngram.read_arpa(arpa), spoken.words)
+    elif language == "flat":
+        name, model = "flat", ngram.flat(spoken.words if lexicon else bundle.vocabulary)
+    else:
+        bundle.graph_path(language)  # complains of a language that there is not
+        name, model = language, limited(ngram.read_arpa(bundle.folder / "G.arpa"), spoken.words)
+    name = f"{lexicon.stem}-{name}" if lexicon else name
+    fst = graph.ctc(spoken, model, where=name) if bundle.ctc else graph.build(spoken, model, bundle.tree, where=name)
+    folder.mkdir(parents=True, exist_ok=True)
+    spoken.write(folder / "lexicon.txt")
+    _write(fst, folder / f"{name}.fst")
+    return Grammar(name, folder / f"{name}.fst", folder / "lexicon.txt")
+
+
+def known_phones(bundle: Bundle, lexicon: Path | None) -> KnownPhones:
+    """Read a lexicon, by default the run's; refuse words with phones that the run's network knows nothing of."""
+    pronunciations = read_pronunciations(lexicon) if lexicon else bundle.lexicon.pronunciations
+    known = set(bundle.phones)
+    for word, variants in pronunciations.items():
+        for phone in (phone for variant in variants for phone in variant):
+            if phone not in known:
+                raise DataError(
+                    f"{lexicon}: {word!r} has the phone {phone!r}, which {bundle.run} was not trained on; write it "
+                    f"with {' '.join(bundle.phones[1:])}"
+                )
+    return KnownPhones(pronunciations, known=tuple(bundle.phones))
+
+
+def _write(fst: Any, path: Path) -> None:
+    with replacing(path) as partial:
+        if not fst.write(str(partial)):
+            raise OSError(0, "the graph could not be written", os.fspath(path))

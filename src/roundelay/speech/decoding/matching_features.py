@@ -1,0 +1,116 @@
+"""Make features of new utterances as a run's own were made: normalised, adapted in two passes, with speaker vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.corpora.data_directory import Utterance
+from roundelay.errors import DataError
+from roundelay.files import read_json
+from roundelay.formats import audio_files as audio
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.extraction import MOMENTS, Copy, Extraction
+from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
+from roundelay.speech.gmm.ivector import BaumWelch, IvectorModel
+from roundelay.speech.preparation.adaptation_stage import ADAPTED, Adapter
+from roundelay.speech.preparation.ivector_stage import IVECTORS
+
+Progress = Callable[[str, int, int], None]
+Archives = Mapping[str, tuple[Path, int]]
+Array = npt.NDArray[Any]
+_SPLIT = "new"
+_TAKEN = ("lexicon.txt", "graphs", "hmm")  # what adaptation reads
+
+
+def remake(
+    bundle: Bundle, utterances: Sequence[Utterance], folder: Path, *, archives: Archives | None = None,
+    jobs: int = 1, resample: bool = False, progress: Progress = lambda *_: None,
+) -> Combined:  # fmt: skip
+    """Write features below ``folder``, which is to be empty, and open them as the run's network hears them.
+
+    ``archives`` is where given features are.  Audio at a lower rate than the run's is refused unless ``resample``.
+    """
+    if bundle.given_features and archives is None:
+        raise DataError(
+            f"{bundle.run}: trained on given features (feats.scp), which cannot be made from audio; give a folder with "
+            f"a feats.scp of the same kind"
+        )
+    if archives is None and not resample:
+        check_rates(bundle, utterances)
+    copies = [Copy(utterance) for utterance in utterances]
+    extraction = Extraction(
+        folder / "features" / _SPLIT, copies, bundle.feature_settings, bundle.normalise, archives
+    )  # fmt: skip
+    (folder / "features").mkdir(parents=True)
+    plain = extraction.run(jobs, lambda done: progress("features", done, len(copies)))
+    made = {"plain": plain}
+    if "adapted" in bundle.kinds:
+        made["adapted"] = _adapt(bundle, copies, folder, jobs, progress)
+    vectors = _vectors(bundle, copies, folder, progress) if bundle.ivectors else None
+    return Combined([made[kind] for kind in bundle.kinds], vectors)
+
+
+def check_rates(bundle: Bundle, utterances: Iterable[Utterance]) -> None:
+    """Refuse audio that lacks the upper part of the spectrum that the network was trained on."""
+    needed = min(bundle.feature_settings.rate, bundle.source_rate or bundle.feature_settings.rate)
+    for path in dict.fromkeys(utterance.audio for utterance in utterances):
+        rate = audio.info(path).rate
+        if rate < needed:
+            raise DataError(
+                f"{path}: {rate} samples a second, and the run was trained on {needed}; take a recording at {needed} "
+                f"or more, train on data prepared with --rate {rate}, or --resample all the same"
+            )
+
+
+def _adapt(bundle: Bundle, copies: list[Copy], folder: Path, jobs: int, progress: Progress) -> Store:
+    """Adapt in two passes, without transcripts, as held-out splits are adapted in preparation."""
+    for name in _TAKEN:
+        (folder / name).symlink_to((bundle.folder / name).absolute())
+    list(Adapter(folder, {_SPLIT: copies}, bundle.first_pass, jobs, progress).run(()))
+    return Store(folder / ADAPTED / _SPLIT)
+
+
+def _vectors(bundle: Bundle, copies: list[Copy], folder: Path, progress: Progress) -> Store:
+    """Write each utterance's speaker vector, that of the utterance or of all that its speaker says here."""
+    model = IvectorModel.load(bundle.folder / IVECTORS / "model.safetensors")
+    hear = _hearing(bundle.folder / IVECTORS / "normaliser.json")
+    by_speaker = bundle.description["ivector_settings"]["per"] == "speaker"
+    sums: dict[str, BaumWelch] = {}
+    for done, (copy, features) in enumerate(_unnormalised(folder / "features" / _SPLIT, copies), 1):
+        unit = copy.speaker if by_speaker else copy.name
+        if len(features):
+            found = BaumWelch.collect(model.ubm, hear(features))
+            sums[unit] = sums[unit] + found if unit in sums else found
+        progress(IVECTORS, done, len(copies))
+    vectors = {unit: model.posterior(found)[0] for unit, found in sums.items()}
+    silent = np.zeros(model.size)
+    (folder / IVECTORS).mkdir()
+    rows = ((c.name, vectors.get(c.speaker if by_speaker else c.name, silent)[None]) for c in copies)
+    return write_store(folder / IVECTORS / _SPLIT, rows, dim=model.size)
+
+
+def _hearing(path: Path) -> Callable[[Array], Array]:
+    """Return what turns features into the cepstra that the background mixture was trained on."""
+    said = read_json(path)
+    normaliser = Normaliser(*(np.asarray(said.pop(name), np.float32) for name in ("mean", "scale")))
+    front_end = FrontEnd(**said)
+    return lambda features: front_end(features, normaliser)
+
+
+def _unnormalised(folder: Path, copies: Sequence[Copy]) -> Iterator[tuple[Copy, Array]]:
+    """Read features as they were before each speaker's mean and variance were taken out."""
+    store = Store(folder, private=True)
+    moments = read_json(folder / MOMENTS) if (folder / MOMENTS).is_file() else {}
+    for copy in copies:
+        features = store[copy.name]
+        if copy.speaker in moments:
+            mean, deviation = np.asarray(moments[copy.speaker], np.float32)
+            features = features * deviation + mean
+        yield copy, features

@@ -1,0 +1,198 @@
+"""From features to words, utterance by utterance, in this process or several."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.decoding.beam_search import (
+    Pruning,
+    Weights,
+    acoustic_scores,
+    best_path,
+    check_fit,
+    modules,
+    names,
+    sentences,
+)
+from roundelay.speech.decoding.beam_search import penalised as with_penalty
+from roundelay.speech.decoding.grammar import Grammar, known_phones
+from roundelay.speech.decoding.nbest import n_best
+from roundelay.speech.decoding.network_scorer import Scorer, load_network
+from roundelay.speech.decoding.word_times import Timer
+from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.language.decoding_graph import read_graph
+from roundelay.speech.worker_pool import Workers
+
+Array = npt.NDArray[Any]
+Item = tuple[str, Array]
+Progress = Callable[[int, int], None]
+_FRAMES_PER_CHUNK = 3000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with each utterance; small, since every chunk of work is sent with it."""
+
+    run: Path
+    grammar: Grammar
+    weights: tuple[Weights, ...]
+    """Each utterance is decoded with each of them."""
+    pruning: Pruning = field(default_factory=Pruning)
+    times: bool = False
+    nbest: int = 0
+    priors: tuple[float, ...] | None = None
+    """Instead of the run's; CTC has none of its own."""
+    sentences: bool = False
+    """Whether there may be several in an utterance."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What was recognised in an utterance, with the first of the plan's weights; other weights only give words."""
+
+    utterance: str
+    words: list[str]
+    seconds: float
+    """Length of the audio."""
+    spent: float = 0.0
+    """Seconds that network and search took of one core."""
+    complete: bool = True
+    """Whether the path ends where a sentence may."""
+    times: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of each word in seconds, if asked for."""
+    alternatives: list[tuple[float, list[str]]] = field(default_factory=list)
+    """Cost and words of the best ones, if asked for."""
+    others: list[list[str]] = field(default_factory=list)
+    """The words by the plan's other weights."""
+
+
+class Recogniser:
+    """A run's network and graph, loaded."""
+
+    def __init__(self, run: Path, grammar: Grammar) -> None:
+        self.bundle = Bundle.open(run)
+        self.scorer = Scorer(load_network(run, self.bundle))
+        own = grammar.lexicon == self.bundle.folder / "lexicon.txt"
+        self.lexicon = self.bundle.lexicon if own else known_phones(self.bundle, grammar.lexicon)
+        self._graph = read_graph(grammar.graph)
+        if not own:
+            check_fit(self._graph, self.bundle.outputs, str(grammar.graph))
+        self.graph = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning has three at a time
+
+    def _with_penalty(self, penalty: float, several: bool) -> Any:
+        _, kaldifst = modules()
+        graph = with_penalty(self._graph, penalty, len(self.lexicon.words))
+        return kaldifst.StdConstFst(sentences(graph) if several else graph)
+
+    @functools.cached_property
+    def timer(self) -> Timer:
+        """Return what finds the times of words."""
+        return Timer(self.lexicon, None if self.bundle.ctc else self.bundle.tree)
+
+    @property
+    def frame_seconds(self) -> float:
+        """Return how far apart the network's scores are."""
+        return self.bundle.feature_settings.frame_shift_seconds * self.scorer.model.stride
+
+    def log_priors(self, given: Sequence[float] | None) -> npt.NDArray[np.float64]:
+        """Return the logarithms of the outputs' priors; equal ones where there are none."""
+        if given is not None:
+            return np.log(np.asarray(given, np.float64))
+        return np.zeros(self.bundle.outputs) if self.bundle.ctc else np.log(self.bundle.priors)
+
+    def __call__(self, plan: Plan, chunk: Sequence[Item]) -> list[Recognised]:
+        """Recognise some utterances."""
+        found, scores = zip(*(self._one(plan, *item) for item in chunk), strict=True) if chunk else ((), ())
+        if not plan.times:
+            return list(found)
+        shift = self.frame_seconds
+        spans = self.timer([item.words for item in found], scores)
+        times = [[(begin * shift, end * shift) for begin, end in of_item] for of_item in spans]
+        return [replace(item, times=of_item) for item, of_item in zip(found, times, strict=True)]
+
+    def _one(self, plan: Plan, utterance: str, features: Array) -> tuple[Recognised, npt.NDArray[np.float32]]:
+        first, *rest = plan.weights
+        graph, priors = self.graph(first.penalty, plan.sentences), self.log_priors(plan.priors)  # made once: not timed
+        start = time.process_time()
+        posteriors = self.scorer(features)
+        scores = acoustic_scores(posteriors, priors, first)
+        best = best_path(graph, scores, plan.pruning)
+        spent = time.process_time() - start
+        found = Recognised(
+            utterance,
+            names(best.words, self.lexicon.words),
+            len(features) * self.bundle.feature_settings.frame_shift_seconds,
+            spent,
+            best.complete,
+            alternatives=self._alternatives(scores, first, plan) if plan.nbest else [],
+            others=[self._words(acoustic_scores(posteriors, priors, weights), weights, plan) for weights in rest],
+        )
+        return found, scores
+
+    def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan) -> list[str]:
+        return names(
+            best_path(self.graph(weights.penalty, plan.sentences), scores, plan.pruning).words, self.lexicon.words
+        )
+
+    def _alternatives(
+        self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan
+    ) -> list[tuple[float, list[str]]]:
+        found = n_best(self.graph(weights.penalty, plan.sentences), scores, plan.pruning, plan.nbest)
+        return [(best.cost, names(best.words, self.lexicon.words)) for best in found]
+
+
+@functools.lru_cache(maxsize=2)
+def recogniser(run: Path, grammar: Grammar, _when: tuple[int, ...]) -> Recogniser:
+    """Load once in each process; changed files are loaded again."""
+    return Recogniser(run, grammar)
+
+
+def _loaded(plan: Plan) -> Recogniser:
+    files = (plan.run / "model.safetensors", plan.run / "settings.toml", plan.grammar.graph)
+    return recogniser(plan.run, plan.grammar, tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files))
+
+
+def recognise_chunk(plan: Plan, chunk: Sequence[Item]) -> list[Recognised]:
+    """Recognise some utterances, each with all of the plan's weights."""
+    return _loaded(plan)(plan, chunk)
+
+
+def mean_posterior_chunk(plan: Plan, chunk: Sequence[Item]) -> tuple[int, npt.NDArray[np.float64]]:
+    """Count frames and sum their posteriors, which is how often the network itself says each output."""
+    scorer = _loaded(plan).scorer
+    posteriors = [np.exp(scorer(features).astype(np.float64)) for _, features in chunk]
+    return sum(map(len, posteriors)), np.sum([found.sum(0) for found in posteriors], axis=0)
+
+
+def chunks(inputs: Combined, utterances: Sequence[str]) -> Iterator[list[Item]]:
+    """Read utterances in chunks that are worth sending."""
+    chunk: list[Item] = []
+    frames = 0
+    for name in utterances:
+        chunk.append((name, np.array(inputs[name])))
+        frames += len(chunk[-1][1])
+        if frames >= _FRAMES_PER_CHUNK:
+            yield chunk
+            chunk, frames = [], 0
+    if chunk:
+        yield chunk
+
+
+def recognise(
+    plan: Plan, inputs: Combined, utterances: Sequence[str], workers: Workers, progress: Progress = lambda *_: None
+) -> Iterator[Recognised]:
+    """Recognise utterances in their order."""
+    done = 0
+    for part in workers.map(recognise_chunk, plan, chunks(inputs, utterances)):
+        done += len(part)
+        progress(done, len(utterances))
+        yield from part

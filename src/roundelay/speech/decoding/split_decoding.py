@@ -1,0 +1,277 @@
+"""Decode a split with a trained run: hypotheses with times, and the word error rate."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from roundelay import config
+from roundelay.errors import DataError
+from roundelay.files import digest, read_json, write_json, write_text
+from roundelay.runs.run_folder import RunFolder
+from roundelay.speech.decoding.acoustic_bundle import Bundle
+from roundelay.speech.decoding.beam_search import Pruning, Weights
+from roundelay.speech.decoding.decoding_data import Material, open_material
+from roundelay.speech.decoding.grammar import Grammar, other_grammar, own_grammar
+from roundelay.speech.decoding.network_scorer import open_run
+from roundelay.speech.decoding.recogniser import Plan, Recognised, recognise
+from roundelay.speech.decoding.weight_tuning import Tuned, cached, tune, usual
+from roundelay.speech.decoding.word_error_rate import Wer
+from roundelay.speech.preparation.prepared_data import DESCRIPTION
+from roundelay.speech.worker_pool import Workers
+
+_log = logging.getLogger(__name__)
+Progress = Callable[[str, int, int], None]
+FOLDER = "decode"
+LOG = "log.jsonl"
+"""In RUN/decode: a line for each decoding, so that it can be told how often a split was looked at."""
+DEV = "dev"
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """How to decode; what is None is chosen on dev."""
+
+    pruning: Pruning = field(default_factory=Pruning)
+    scale: float | None = None
+    penalty: float | None = None
+    prior: float | None = None
+    nbest: int = 0
+    """So many alternatives an utterance are written to nbest.jsonl."""
+    lexicon: Path | None = None
+    """Words to recognise instead of the run's."""
+    arpa: Path | None = None
+    """A language model instead of the run's."""
+    dev: Path | None = None
+    """Data whose dev split the weights are chosen on, instead of the run's own."""
+    weights_of: Path | None = None
+    """Another run whose weights are taken, as they were chosen there for the same language."""
+    resample: bool = False
+    """Take audio at a lower rate than the run was trained on."""
+    jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What was recognised, and how well."""
+
+    folder: Path
+    wer: Wer
+    report: dict[str, Any]
+    """What wer.json says."""
+    utterances: list[Recognised]
+
+
+def decode_run(
+    run: Path, data: Path | None = None, split: str = "test", *, language: str | None = None,
+    settings: DecodeSettings | None = None, progress: Progress = lambda *_: None,
+) -> Decoded:  # fmt: skip
+    """Decode a split of ``data`` (prepared data or a corpus folder; by default what the run was trained on).
+
+    Results are written below ``RUN/decode``, in a folder named after data, split and language.
+    """
+    run, settings = Path(run), settings or DecodeSettings()
+    bundle = open_run(run)
+    with grammar_for(bundle, language, settings) as grammar:
+        if settings.weights_of is not None:
+            _weights_of(settings.weights_of, grammar)  # or say at once that there are none
+        data = data if data is not None else _own_data(bundle)
+        with open_material(
+            bundle, data, split, jobs=settings.jobs, resample=settings.resample, progress=progress
+        ) as material:
+            if split in trained_on(bundle) and material.digest == bundle.digest:
+                _log.warning("%s: trained on %s; its error rate says little", run, split)
+            _name_unknown(material, grammar)
+            tuned = choose_weights(bundle, grammar, settings, data, progress)
+            plan = Plan(
+                run, grammar, (tuned.weights,), settings.pruning, times=True, nbest=settings.nbest, priors=tuned.priors
+            )
+            with Workers(settings.jobs) as workers:
+                found = list(
+                    recognise(
+                        plan, material.inputs, material.utterances, workers,
+                        lambda done, total: progress("decoding", done, total),
+                    )
+                )  # fmt: skip
+            return _finish(run, data, material, plan, tuned, found)
+
+
+def _name_unknown(material: Material, grammar: Grammar) -> None:
+    """Name words that are said and cannot be recognised: they count as errors."""
+    known = set(grammar.words())
+    unknown = [word for words in material.transcripts.values() for word in words if word not in known]
+    if unknown:
+        some = " ".join(sorted(set(unknown))[:8])
+        _log.warning(
+            "%s: %d words are not in the lexicon, so they count as errors: %s", material.name, len(unknown), some
+        )
+
+
+def _own_data(bundle: Bundle) -> Path:
+    if not (bundle.data / DESCRIPTION).is_file():
+        raise DataError(
+            f"{bundle.run}: the data it was trained on are not at {bundle.data}; give --data, prepared or a folder "
+            f"with wav.scp, text and utt2spk"
+        )
+    return bundle.data
+
+
+@contextmanager
+def grammar_for(bundle: Bundle, language: str | None, settings: DecodeSettings) -> Iterator[Grammar]:
+    """Give the graph to decode with; one that had to be built is there as long as the context lasts."""
+    if settings.lexicon is None and settings.arpa is None:
+        yield own_grammar(bundle, language)
+        return
+    with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
+        yield other_grammar(
+            bundle, Path(folder), language=language or "flat", lexicon=settings.lexicon, arpa=settings.arpa
+        )
+
+
+def choose_weights(
+    bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> Tuned:  # fmt: skip
+    """Take the weights that are given; choose the others on dev, or take those that were chosen before."""
+    given = {name: getattr(settings, name) for name in ("scale", "penalty", "prior")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) == 3:
+        return Tuned(Weights(**given), None)
+    if settings.weights_of is not None:
+        tuned = _weights_of(settings.weights_of, grammar)
+    else:
+        before = None if settings.dev else cached(bundle.run, grammar)
+        tuned = before or _tune(bundle, grammar, settings, data, progress)
+    return replace(tuned, weights=replace(tuned.weights, **given), on=None if given else tuned.on)
+
+
+def _weights_of(run: Path, grammar: Grammar) -> Tuned:
+    other = Bundle.open(run)
+    found = cached(run, own_grammar(other, grammar.name)) if grammar.name in other.languages else None
+    if found is None:
+        raise DataError(f"{run}: no weights chosen there for {grammar.name}; decode with it first")
+    return found
+
+
+def trained_on(bundle: Bundle) -> list[str]:
+    """Name the splits that the run was trained on: what its settings say, or else those of its data."""
+    settings = RunFolder(bundle.run).settings
+    told = config.read(settings).get("task", {}).get("train") if settings.is_file() else None
+    found: list[str] = told or bundle.description["train_splits"]
+    return found
+
+
+def _tune(bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None, progress: Progress) -> Tuned:
+    """Tune on the dev split of the first of these that has one: what is asked for, the run's data, what is decoded."""
+    if settings.dev is not None:
+        with open_material(bundle, settings.dev, DEV, jobs=settings.jobs, resample=settings.resample) as material:
+            return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
+    for candidate in (bundle.data, data):
+        if candidate is None or not _has_dev(candidate):
+            continue
+        if DEV in trained_on(bundle) and _same(bundle, candidate):
+            _log.warning("%s: trained on %s, so no weights are chosen on it; --weights-of may help", bundle.run, DEV)
+            continue
+        try:
+            with open_material(bundle, candidate, DEV, jobs=settings.jobs, resample=settings.resample) as material:
+                return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
+        except DataError as error:
+            _log.warning("cannot tune on %s: %s", candidate, error)
+    found = usual(bundle.objective)
+    _log.warning(
+        "%s: no dev split to choose weights on; taking scale %g, penalty %g, prior %g; --dev names data with one",
+        bundle.run, found.weights.scale, found.weights.penalty, found.weights.prior,
+    )  # fmt: skip
+    return found
+
+
+def _same(bundle: Bundle, data: Path) -> bool:
+    """Tell whether data are those that the run was trained on."""
+    return (data / DESCRIPTION).is_file() and read_json(data / DESCRIPTION)["digest"] == bundle.digest
+
+
+def _has_dev(data: Path) -> bool:
+    if (data / DESCRIPTION).is_file():
+        return (data / "utterances" / f"{DEV}.jsonl").is_file()
+    return (data / DEV / "wav.scp").is_file()
+
+
+def _finish(
+    run: Path, data: Path, material: Material, plan: Plan, tuned: Tuned, found: list[Recognised]
+) -> Decoded:  # fmt: skip
+    """Score, and write everything; wer.json last."""
+    wer = Wer.of(material.transcripts, {item.utterance: item.words for item in found})
+    folder = _place(run / FOLDER, f"{material.name}-{plan.grammar.name}", data)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "wer.json").unlink(missing_ok=True)
+    wer.save(folder)
+    write_text(folder / "hyp.txt", "".join(" ".join([item.utterance, *item.words]) + "\n" for item in found))
+    write_text(folder / "hyp.ctm", "".join(line for item in found for line in ctm(item)))
+    if plan.nbest:
+        write_text(
+            folder / "nbest.jsonl", "".join(json.dumps(_nbest(item), ensure_ascii=False) + "\n" for item in found)
+        )
+    seconds, spent = sum(item.seconds for item in found), sum(item.spent for item in found)
+    weights = plan.weights[0]
+    report = wer.describe() | {
+        "split": material.split,
+        "language": plan.grammar.name,
+        "data": str(data),
+        "scale": weights.scale,
+        "penalty": weights.penalty,
+        "prior": weights.prior,
+        "tuned_on": tuned.on,
+        "beam": plan.pruning.beam,
+        "max_active": plan.pruning.max_active,
+        "seconds": seconds,
+        "real_time_factor": spent / seconds if seconds else 0.0,
+        "incomplete": sum(not item.complete for item in found),
+    }
+    report["decoded"] = _log_decoding(run, material, report)
+    write_json(folder / "wer.json", report)
+    return Decoded(folder, wer, report, found)
+
+
+def _place(parent: Path, name: str, data: Path) -> Path:
+    """Return where results on ``data`` belong: beside, not over those on other data whose folder has the same name."""
+    folder, number = parent / name, 1
+    while _is_of_other(data, folder):
+        number += 1
+        folder = parent / f"{name}-{number}"
+    return folder
+
+
+def _is_of_other(data: Path, folder: Path) -> bool:
+    try:
+        return Path(read_json(folder / "wer.json")["data"]).resolve() != data.resolve()
+    except (OSError, DataError, KeyError, TypeError):  # nothing is there, or nothing whole
+        return False
+
+
+def ctm(item: Recognised) -> Iterator[str]:
+    """Give a line for each word: utterance, channel, begin, length, word."""
+    for word, (begin, end) in zip(item.words, item.times, strict=True):
+        yield f"{item.utterance} 1 {begin:.2f} {end - begin:.2f} {word}\n"
+
+
+def _nbest(item: Recognised) -> dict[str, Any]:
+    found = [{"cost": cost, "words": " ".join(words)} for cost, words in item.alternatives]
+    return {"utterance": item.utterance, "best": found}
+
+
+def _log_decoding(run: Path, material: Material, report: dict[str, Any]) -> int:
+    """Note that a split was decoded, and count how often it has been by now, wherever its data lay."""
+    path, said = run / FOLDER / LOG, digest(material.transcripts)
+    row = {"material": material.name, "transcripts": said} | {
+        name: report[name] for name in ("language", "wer", "scale", "penalty", "prior")
+    }
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return sum(row.get("transcripts") == said for row in rows)

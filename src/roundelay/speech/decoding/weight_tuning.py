@@ -1,0 +1,169 @@
+"""Choose the weights of decoding on held-out utterances: a walk over a small grid, kept in the run's folder.
+
+The walk begins at usual values and goes to the best of the neighbours that differ in one weight, as long as that makes
+fewer errors; nothing is ever tuned on the split that is reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roundelay.files import file_digest, read_json, write_json
+from roundelay.speech.decoding.beam_search import Pruning, Weights
+from roundelay.speech.decoding.decoding_data import Material
+from roundelay.speech.decoding.grammar import Grammar
+from roundelay.speech.decoding.recogniser import Plan, chunks, mean_posterior_chunk, recognise
+from roundelay.speech.decoding.word_error_rate import Scored
+from roundelay.speech.worker_pool import Workers
+
+_log = logging.getLogger(__name__)
+Progress = Callable[[str, int, int], None]
+
+SCALES = (0.05, 0.07, 0.1, 0.13, 0.17, 0.22, 0.3, 0.4, 0.55, 0.75, 1.0, 1.4, 2.0)
+PENALTIES = tuple(x / 2 for x in range(-6, 13))
+PRIORS = (0.0, 0.25, 0.5, 0.75, 1.0)
+BEAM = Pruning(12.0, 2000)
+"""How the grid is searched: narrower than the decoding that is reported, since only differences count."""
+_STARTS = {"ce": Weights(0.17, 1.0, 0.5), "ctc": Weights(0.55, 0.0, 0.25)}
+_MOST_FRAMES = 180_000  # half an hour of dev will do
+_MOST_STEPS = 12
+_FLOOR = 1e-5
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The weights to decode with, and where they come from."""
+
+    weights: Weights
+    on: str | None
+    """The split they were chosen on; None for usual values that nothing was tuned for."""
+    wer: float | None = None
+    points: int = 0
+    """How many settings were tried."""
+    priors: tuple[float, ...] | None = None
+    """For CTC: how often the network says each output."""
+
+
+def key_of(run: Path, grammar: Grammar) -> dict[str, str]:
+    """Return what weights hold for: this model with this graph."""
+    return {"model": file_digest(run / "model.safetensors"), "graph": grammar.digest()}
+
+
+def cached(run: Path, grammar: Grammar) -> Tuned | None:
+    """Read the weights that were chosen before for this model and graph."""
+    path = _path(run, grammar)
+    if not path.is_file():
+        return None
+    said = read_json(path)
+    if said.get("key") != key_of(run, grammar):
+        return None
+    priors = tuple(said["priors"]) if said.get("priors") else None
+    return Tuned(Weights(**said["weights"]), said["on"], said["wer"], said["points"], priors)
+
+
+def usual(objective: str) -> Tuned:
+    """Return usual weights, for where there is nothing to tune on."""
+    return Tuned(replace(_STARTS[objective], prior=0.0) if objective == "ctc" else _STARTS[objective], None)
+
+
+def tune(
+    run: Path, objective: str, grammar: Grammar, material: Material, jobs: int = 1,
+    progress: Progress = lambda *_: None,
+) -> Tuned:  # fmt: skip
+    """Choose weights on ``material`` and keep them in the run's folder."""
+    chosen = _some(material)
+    with Workers(jobs) as workers:
+        walk = _Walk(Plan(run, grammar, (), BEAM), material, chosen, workers, progress)
+        if objective == "ctc":
+            walk.take_priors()
+        best = walk.run(_STARTS[objective])
+    words = sum(len(material.transcripts[name]) for name in chosen)
+    wer = 100.0 * walk.errors[best] / max(words, 1)
+    tuned = Tuned(best, material.name, wer, len(walk.errors), walk.plan.priors)
+    points = [asdict(weights) | {"errors": errors} for weights, errors in walk.errors.items()]
+    description = asdict(tuned) | {"key": key_of(run, grammar), "utterances": len(chosen), "tried": points}
+    path = _path(run, grammar)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, description)
+    _log.info(
+        "tuned on %s: scale %g, penalty %g, prior %g; %.2f %% word errors, %d settings tried",
+        material.name, best.scale, best.penalty, best.prior, wer, len(points),
+    )  # fmt: skip
+    return tuned
+
+
+def _path(run: Path, grammar: Grammar) -> Path:
+    return run / "decode" / f"tuned-{grammar.name}.json"
+
+
+def _some(material: Material) -> list[str]:
+    """Take utterances as if by chance, the same each time, until there are enough."""
+    names = sorted(material.utterances, key=lambda name: hashlib.sha256(name.encode()).digest())
+    ends = np.cumsum([material.inputs.lengths[material.inputs.number(name)] for name in names])
+    return names[: 1 + int(np.searchsorted(ends, _MOST_FRAMES))]
+
+
+class _Walk:
+    """Try settings, remembering all that were tried."""
+
+    def __init__(
+        self, plan: Plan, material: Material, utterances: Sequence[str], workers: Workers, progress: Progress
+    ) -> None:
+        self.plan, self._material, self._utterances = plan, material, utterances
+        self._workers, self._progress = workers, progress
+        self.errors: dict[Weights, int] = {}
+
+    def take_priors(self) -> None:
+        """Take as priors how often the network says each output."""
+        found = list(
+            self._workers.map(mean_posterior_chunk, self.plan, chunks(self._material.inputs, self._utterances))
+        )
+        frames, sums = sum(count for count, _ in found), np.sum([total for _, total in found], axis=0)
+        share = np.maximum(sums / max(frames, 1), _FLOOR)
+        self.plan = replace(self.plan, priors=tuple((share / share.sum()).tolist()))
+
+    def run(self, start: Weights) -> Weights:
+        """Walk to a setting whose neighbours all make as many errors or more."""
+        best = start
+        for step in range(_MOST_STEPS):
+            around = [best, *neighbours(best)]
+            self._try([weights for weights in around if weights not in self.errors], step)
+            nearest = min(around, key=lambda weights: self.errors[weights])  # the first of equals: where it stands
+            if nearest == best:
+                return best
+            best = nearest
+        return best
+
+    def _try(self, settings: Sequence[Weights], step: int) -> None:
+        if not settings:
+            return
+        total = len(self._utterances)
+        counts = [0] * len(settings)
+        plan = replace(self.plan, weights=tuple(settings))
+        found = recognise(
+            plan, self._material.inputs, self._utterances, self._workers,
+            lambda done, _: self._progress("tuning", step * total + done, (step + 2) * total),
+        )  # fmt: skip
+        for item in found:
+            reference = self._material.transcripts[item.utterance]
+            for i, words in enumerate([item.words, *item.others]):
+                counts[i] += Scored.of(item.utterance, reference, words).errors
+        self.errors.update(zip(settings, counts, strict=True))
+
+
+def neighbours(weights: Weights) -> Iterator[Weights]:
+    """Change one weight by one step of its grid."""
+    grids: tuple[tuple[str, Sequence[float]], ...] = (("scale", SCALES), ("penalty", PENALTIES), ("prior", PRIORS))
+    for name, grid in grids:
+        value: Any = getattr(weights, name)
+        position = int(np.argmin(np.abs(np.asarray(grid) - value)))
+        for other in (position - 1, position + 1):
+            if 0 <= other < len(grid):
+                yield replace(weights, **{name: grid[other]})

@@ -1,0 +1,1 @@
+"""Features: audio to stored features, to network inputs, to minibatches."""

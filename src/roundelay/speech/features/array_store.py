@@ -1,0 +1,335 @@
+"""Arrays of many utterances in a few memory-mapped files.
+
+A store is a folder: ``shard-00000.raw`` and so on hold the rows of consecutive utterances one after another, and
+``index.json``, written last, says which rows are whose, with the checksum of every shard.  A folder without an index is
+no store, so nothing half-written is ever read.  Values are raw little-endian numbers: nothing in them can be executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.errors import DataError
+from roundelay.files import flush, naming, read_json, write_json
+
+Array = npt.NDArray[Any]
+
+INDEX = "index.json"
+UTTERANCES_PER_SHARD = 128
+_FORMAT = 1
+_MAPPED_BYTES = 1 << 26
+_DTYPES = ("float32", "float16", "int32", "int16")
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+
+
+class _Index(msgspec.Struct):
+    """What ``index.json`` holds."""
+
+    format: int
+    dtype: str
+    dim: _Count
+    ids: list[str]
+    rows: list[_Count]
+    shards: list[str]
+    utterances: list[_Count]
+
+
+def _read_index(path: Path) -> _Index:
+    """Read an index that agrees with itself."""
+    try:
+        index = msgspec.convert(read_json(path), _Index)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: not an index that this version reads: {str(error).lower()}") from None
+    counts = (len(index.rows), sum(index.utterances), len(set(index.ids)))
+    agree = all(count == len(index.ids) for count in counts) and len(index.shards) == len(index.utterances)
+    if index.format != _FORMAT or index.dtype not in _DTYPES or not agree:
+        raise DataError(f"{path}: not an index that this version reads")
+    return index
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Describe one file of a store: whose rows are in it, in order."""
+
+    ids: list[str]
+    rows: list[int]
+    sha256: str
+
+
+class Store(Mapping[str, Array]):
+    """Read a store: a mapping from utterances to arrays (T, F), or (T,) where rows are single numbers.
+
+    Arrays are read-only views of the mapped files: nothing is copied, and the pages are the operating system's to drop.
+    With ``private`` they say that they can be written to, for code that insists on it: what is written reaches neither
+    the file nor other readers, and is forgotten before long.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, private: bool = False) -> None:
+        self.folder = Path(folder)
+        self._private = private
+        if not (self.folder / INDEX).is_file():
+            raise DataError(f"{self.folder}: no whole store there ({INDEX} is missing)")
+        index = _read_index(self.folder / INDEX)
+        self.dim: int = index.dim
+        self.dtype = np.dtype(index.dtype)
+        self.ids: list[str] = index.ids
+        self.lengths: npt.NDArray[np.int64] = np.asarray(index.rows, np.int64)
+        self._sums: list[str] = index.shards
+        counts = np.asarray(index.utterances, np.int64)
+        self.shards: npt.NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        """Which shard each utterance is in."""
+        before = np.concatenate([[0], np.cumsum(self.lengths)])
+        first = before[np.concatenate([[0], np.cumsum(counts)])]  # rows before each shard
+        self.starts: npt.NDArray[np.int64] = before[:-1] - first[self.shards]
+        """The row in its shard at which each utterance begins."""
+        self._numbers = {name: i for i, name in enumerate(self.ids)}
+        self._maps: dict[int, Array] = {}
+        self._files: list[mmap.mmap] = []
+        self._handed_out = 0
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        width = self.dtype.itemsize * max(self.dim, 1)
+        for shard in range(len(self._sums)):
+            path = self.folder / shard_name(shard)
+            expected = int(self.lengths[self.shards == shard].sum()) * width
+            actual = path.stat().st_size if path.is_file() else -1
+            if actual != expected:
+                raise DataError(f"{path}: {max(actual, 0)} bytes where {expected} belong; prepare the data again")
+
+    def __getitem__(self, utterance: str) -> Array:
+        number = self._numbers[utterance]
+        start = int(self.starts[number])
+        self._note(int(self.lengths[number]))
+        return self.shard(int(self.shards[number]))[start : start + int(self.lengths[number])]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, utterance: object) -> bool:
+        return utterance in self._numbers
+
+    def length(self, utterance: str) -> int:
+        """Return the number of rows of an utterance without reading it."""
+        return int(self.lengths[self._numbers[utterance]])
+
+    def number(self, utterance: str) -> int:
+        """Return the position of an utterance in ``ids``, ``lengths``, ``shards`` and ``starts``."""
+        return self._numbers[utterance]
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows (frames) of all utterances."""
+        return int(self.lengths.sum())
+
+    def shard(self, number: int) -> Array:
+        """Map a shard: all its rows, read-only."""
+        mapped = self._maps.get(number)
+        if mapped is None:
+            path = self.folder / shard_name(number)
+            shape = (-1,) if self.dim == 0 else (-1, self.dim)
+            if path.stat().st_size == 0:
+                mapped = np.empty((0, *shape[1:]), self.dtype)
+            else:
+                with path.open("rb") as file:
+                    access = mmap.ACCESS_COPY if self._private else mmap.ACCESS_READ
+                    self._files.append(mmap.mmap(file.fileno(), 0, access=access))
+                mapped = np.frombuffer(self._files[-1], self.dtype).reshape(shape)
+            self._maps[number] = mapped
+        return mapped
+
+    def gather(self, numbers: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Array:
+        """Copy the rows at ``times`` (B, K) of utterances (B), by position; times beyond an end mean the end."""
+        rows = np.minimum(np.maximum(times, 0), self.lengths[numbers, None] - 1) + self.starts[numbers, None]
+        result = np.empty(rows.shape if self.dim == 0 else (*rows.shape, self.dim), self.dtype)
+        shards = self.shards[numbers]
+        for shard in np.unique(shards):
+            here = np.flatnonzero(shards == shard)
+            if len(here) == len(rows):
+                np.take(self.shard(int(shard)), rows, axis=0, out=result, mode="clip")
+            else:
+                result[here] = self.shard(int(shard))[rows[here]]
+        return result
+
+    def _note(self, rows: int) -> None:
+        """Count rows that are about to be read, and let go of their pages after every 64 MB."""
+        self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)
+        if self._handed_out > _MAPPED_BYTES:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the pages read so far.
+
+        They stay in the operating system's cache, and views stay good; but they no longer count as this process's
+        memory, which so stays the same however much there is to read.
+        """
+        self._handed_out = 0
+        for file in list(self._files):
+            file.madvise(mmap.MADV_DONTNEED)
+
+    def verify(self) -> None:
+        """Read everything once and compare the checksums."""
+        for number, expected in enumerate(self._sums):
+            path = self.folder / shard_name(number)
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                    raise DataError(f"{path}: its checksum is not that of its index; prepare the data again")
+
+
+def shard_name(number: int) -> str:
+    """Name a shard's file."""
+    return f"shard-{number:05d}.raw"
+
+
+class _OpenShard:
+    """A shard that is being written; it counts for nothing until an index names it."""
+
+    def __init__(self, folder: Path, number: int, dtype: str) -> None:
+        self._path = folder / shard_name(number)
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._total = hashlib.sha256()
+        self._file = self._path.open("wb")
+        self.ids: list[str] = []
+        self.rows: list[int] = []
+
+    def add(self, utterance: str, array: Array) -> None:
+        data = np.ascontiguousarray(array, self._dtype)
+        self._total.update(data.data)
+        with naming(self._path):
+            self._file.write(data.data)
+        self.ids.append(utterance)
+        self.rows.append(len(data))
+
+    def close(self) -> Shard:
+        try:
+            with naming(self._path):
+                self._file.close()
+                flush(self._path)
+        except DataError:
+            self.abandon()
+            raise
+        return Shard(self.ids, self.rows, self._total.hexdigest())
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):  # what could not be written is lost anyway
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[str, Array]]) -> Shard:
+    """Write one shard, array by array."""
+    shard = _OpenShard(folder, number, dtype)
+    try:
+        for utterance, array in arrays:
+            shard.add(utterance, array)
+    except BaseException:
+        shard.abandon()
+        raise
+    return shard.close()
+
+
+def rewrite_shard(folder: Path, number: int, shard: Shard, dim: int, change: Callable[[str, Array], Array]) -> Shard:
+    """Change the arrays of a float32 shard in place, one after another; not for a shard that an index names."""
+    path = folder / shard_name(number)
+    total = hashlib.sha256()
+    with naming(path), path.open("r+b") as file:
+        for utterance, rows in zip(shard.ids, shard.rows, strict=True):
+            begin = file.tell()
+            data = np.frombuffer(file.read(4 * rows * dim), "<f4").reshape(rows, dim)
+            data = np.ascontiguousarray(change(utterance, data), "<f4")
+            total.update(data.data)
+            file.seek(begin)
+            file.write(data.data)
+    flush(path)
+    return Shard(shard.ids, shard.rows, total.hexdigest())
+
+
+def write_index(folder: Path, shards: Sequence[Shard], dim: int, dtype: str) -> None:
+    """Make a store of shards that have been written; ``dim`` 0 says that rows are single numbers."""
+    ids = [utterance for shard in shards for utterance in shard.ids]
+    if len(set(ids)) != len(ids):
+        raise DataError(f"{folder}: an utterance would be stored twice")
+    index = {
+        "format": _FORMAT,
+        "dim": dim,
+        "dtype": dtype,
+        "ids": ids,
+        "rows": [rows for shard in shards for rows in shard.rows],
+        "utterances": [len(shard.ids) for shard in shards],
+        "shards": [shard.sha256 for shard in shards],
+    }
+    write_json(folder / INDEX, index)
+
+
+def fresh(folder: str | os.PathLike[str]) -> Path:
+    """Empty a store's folder, the index first, and make it where it is not there."""
+    folder = Path(folder)
+    (folder / INDEX).unlink(missing_ok=True)
+    if folder.is_dir():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class StoreWriter:
+    """Write a store array by array; it exists once ``close`` is done, or the ``with`` block left without an error."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, dim: int, dtype: str = "float32") -> None:
+        assert sys.byteorder == "little", "stores are mapped as they are"
+        self.folder = fresh(folder)
+        self._dim, self._dtype = dim, dtype
+        self._shards: list[Shard] = []
+        self._open = _OpenShard(self.folder, 0, dtype)
+
+    def add(self, utterance: str, array: Array) -> None:
+        """Append an utterance's rows."""
+        if len(self._open.ids) == UTTERANCES_PER_SHARD:
+            self._shards.append(self._open.close())
+            self._open = _OpenShard(self.folder, len(self._shards), self._dtype)
+        self._open.add(utterance, array)
+
+    def close(self) -> Store:
+        """Write the index, and with it the store."""
+        self._shards.append(self._open.close())
+        write_index(self.folder, self._shards, self._dim, self._dtype)
+        return Store(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._open.abandon()
+
+
+def write_store(
+    folder: str | os.PathLike[str], arrays: Iterable[tuple[str, Array]], *, dim: int, dtype: str = "float32"
+) -> Store:
+    """Write a whole store from one stream of arrays; memory holds one of them at a time."""
+    with StoreWriter(folder, dim=dim, dtype=dtype) as writer:
+        for utterance, array in arrays:
+            writer.add(utterance, array)
+    return Store(folder)

@@ -1,0 +1,96 @@
+"""What a network hears: one store of features, or several side by side, with a vector for each utterance if wanted.
+
+Nothing is written: columns are put together when rows are read, and what is read stays memory-mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.errors import DataError, SettingsError
+from roundelay.speech.features.array_store import Store
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+
+class Inputs(Protocol):
+    """What minibatches need of features; a ``Store`` has it, and so has ``Combined``."""
+
+    folder: Path
+    dim: int
+    ids: list[str]
+    lengths: Ints
+
+    def __getitem__(self, utterance: str) -> Array:
+        """Read an utterance (T, F)."""
+        ...
+
+    def __contains__(self, utterance: object) -> bool:
+        """Tell whether there is such an utterance."""
+        ...
+
+    def number(self, utterance: str) -> int:
+        """Return an utterance's position in ``ids`` and ``lengths``."""
+        ...
+
+    def gather(self, numbers: Ints, times: Ints) -> Array:
+        """Copy the rows at ``times`` (B, K) of utterances (B): (B, K, F)."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the pages read so far."""
+        ...
+
+
+class Combined:
+    """Put stores side by side: the columns of each, then the vector of the utterance, the same in every frame."""
+
+    def __init__(self, stores: Sequence[Store], vectors: Store | None = None) -> None:
+        if not stores:
+            raise SettingsError("inputs: at least one kind of features is needed")
+        first = stores[0]
+        for other in stores[1:]:
+            if other.ids != first.ids or not np.array_equal(other.lengths, first.lengths):
+                raise DataError(f"{other.folder}: its utterances or their lengths are not those of {first.folder}")
+        if vectors is not None and vectors.ids != first.ids:
+            raise DataError(f"{vectors.folder}: its utterances are not those of {first.folder}")
+        self._stores, self._vectors = list(stores), vectors
+        self.folder, self.ids, self.lengths = first.folder, first.ids, first.lengths
+        self.dim = sum(store.dim for store in self._all)
+
+    @property
+    def _all(self) -> list[Store]:
+        return self._stores if self._vectors is None else [*self._stores, self._vectors]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, utterance: object) -> bool:
+        return utterance in self._stores[0]
+
+    def __getitem__(self, utterance: str) -> Array:
+        """Read an utterance (T, F)."""
+        parts = [store[utterance] for store in self._stores]
+        if self._vectors is not None:
+            parts.append(np.broadcast_to(self._vectors[utterance], (len(parts[0]), self._vectors.dim)))
+        return np.concatenate(parts, axis=1)
+
+    def number(self, utterance: str) -> int:
+        """Return an utterance's position in ``ids`` and ``lengths``."""
+        return self._stores[0].number(utterance)
+
+    def gather(self, numbers: Ints, times: Ints) -> Array:
+        """Copy the rows at ``times`` (B, K) of utterances (B): (B, K, F)."""
+        # A vector is a store's only row, and times beyond the end mean the end.
+        return np.concatenate([store.gather(numbers, times) for store in self._all], axis=2)
+
+    def release(self) -> None:
+        """Let go of the pages read so far."""
+        for store in self._all:
+            store.release()

@@ -1,0 +1,1 @@
+"""HMM-GMM: mixtures, trees, Viterbi, alignment, fMLLR, i-vectors."""

@@ -1,0 +1,245 @@
+"""Hold alignments of HMM states to frames, and measure how far two segmentations agree.
+
+T frames, n phones of an utterance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from roundelay.errors import DataError
+from roundelay.speech.gmm.arrays import Array, read_tensors, write_tensors
+from roundelay.speech.gmm.decision_tree import SILENCE, Tree
+from roundelay.speech.gmm.hmm import Graph
+from roundelay.speech.gmm.viterbi import Path as StatePath
+
+Segment = tuple[str, int, int]  # name, first frame, frame after the last
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The path of one utterance: its phones with their first frames, and the HMM state of every frame."""
+
+    phones: Array  # (n,)
+    words: Array  # (n,): position in the transcript, -1 for silence
+    starts: Array  # (n + 1,); the last is T
+    states: Array  # (T,): 0, 1 or 2
+    senones: Array  # (T,), int32
+    score: float = 0.0  # log-probability of the path
+
+    @classmethod
+    def of_path(cls, graph: Graph, path: StatePath) -> Alignment:
+        """Read phones and senones off a path through a graph."""
+        changes = np.flatnonzero(np.diff(path.nodes)) + 1
+        starts = np.concatenate([[0], changes, [len(path.nodes)]]).astype(np.int32)
+        nodes = path.nodes[starts[:-1]]
+        senones = graph.senones[graph.index[path.states, path.nodes]].astype(np.int32)
+        phones, words = graph.phones[nodes].astype(np.int16), graph.words[nodes].astype(np.int32)
+        return cls(phones, words, starts, path.states, senones, path.score)
+
+    def contexts(self) -> Array:
+        """Give the left, centre and right phone and the state of every frame: (T, 4)."""
+        padded = np.concatenate([[SILENCE], self.phones, [SILENCE]])
+        triples = np.stack([padded[:-2], padded[1:-1], padded[2:]], axis=1)
+        rows = np.repeat(triples, np.diff(self.starts), axis=0)
+        return np.concatenate([rows, self.states[:, None]], axis=1)
+
+    def retie(self, tree: Tree) -> Alignment:
+        """Keep the path but name its states by another tree."""
+        padded = [SILENCE, *self.phones.tolist(), SILENCE]
+        triples = [tree.senones(*padded[i : i + 3]) for i in range(len(self.phones))]
+        phone_of = np.repeat(np.arange(len(self.phones)), np.diff(self.starts))
+        senones = np.array(triples, np.int32)[phone_of, self.states]
+        return Alignment(self.phones, self.words, self.starts, self.states, senones, self.score)
+
+
+class Alignments(Mapping[str, Array]):
+    """Senones per frame (int32) of every aligned utterance, and why the others failed."""
+
+    def __init__(self, phone_names: Sequence[str]) -> None:
+        self.phone_names = list(phone_names)
+        self.failures: dict[str, str] = {}  # utterance -> reason
+        self._found: dict[str, Alignment] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
+
+    def add(self, utterance: str, words: Sequence[str], found: Alignment | str) -> None:
+        """Take in an alignment, or the reason why there is none."""
+        if isinstance(found, str):
+            self.failures[utterance] = found
+            return
+        self._found[utterance] = found
+        self._words[utterance] = tuple(words)
+
+    def __getitem__(self, utterance: str) -> Array:
+        return self.path(utterance).senones
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def path(self, utterance: str) -> Alignment:
+        """Give all that is known of an utterance's path."""
+        if utterance in self.failures:
+            raise KeyError(f"{utterance} was not aligned: {self.failures[utterance]}")
+        return self._found[utterance]
+
+    def segments(self, utterance: str) -> list[Segment]:
+        """List the phones of an utterance: name, first frame, frame after the last."""
+        path = self.path(utterance)
+        names = [self.phone_names[phone] for phone in path.phones]
+        return [(name, begin, end) for name, (begin, end) in zip(names, pairwise(path.starts.tolist()), strict=True)]
+
+    def words(self, utterance: str) -> list[Segment]:
+        """List the words of an utterance likewise; silence between them is left out."""
+        path = self.path(utterance)
+        spans: dict[int, tuple[int, int]] = {}
+        for word, (begin, end) in zip(path.words.tolist(), pairwise(path.starts.tolist()), strict=True):
+            if word >= 0:
+                spans[word] = (spans.get(word, (begin, end))[0], end)
+        return [(self._words[utterance][word], begin, end) for word, (begin, end) in sorted(spans.items())]
+
+    def save(self, path: Path) -> None:
+        """Write all of it as one safetensors file."""
+        found = list(self._found.values())
+        arrays = {
+            name: np.concatenate([getattr(a, name) for a in found]) if found else np.zeros(0, np.int32)
+            for name in ("phones", "words", "starts", "states", "senones")
+        }
+        arrays["num_phones"] = np.array([len(a.phones) for a in found], np.int64)
+        arrays["num_frames"] = np.array([len(a.states) for a in found], np.int64)
+        arrays["scores"] = np.array([a.score for a in found])
+        words = {utterance: " ".join(words) for utterance, words in self._words.items()}
+        description = {"kind": "alignments", "version": 1, "phones": self.phone_names, "words": words}
+        write_tensors(path, arrays, description | {"failures": self.failures})
+
+    @classmethod
+    def load(cls, path: Path) -> Alignments:
+        """Read what ``save`` wrote."""
+        arrays, description = read_tensors(path, "alignments")
+        whole = cls(description["phones"])
+        whole.failures = description["failures"]
+        phones = frames = 0
+        for i, (utterance, words) in enumerate(description["words"].items()):
+            next_phones, next_frames = phones + int(arrays["num_phones"][i]), frames + int(arrays["num_frames"][i])
+            whole._found[utterance] = Alignment(
+                arrays["phones"][phones:next_phones],
+                arrays["words"][phones:next_phones],
+                arrays["starts"][phones + i : next_phones + i + 1],  # one more an utterance than phones
+                arrays["states"][frames:next_frames],
+                arrays["senones"][frames:next_frames],
+                float(arrays["scores"][i]),
+            )
+            whole._words[utterance] = tuple(words.split())
+            phones, frames = next_phones, next_frames
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far segmentations agree: frames with the same phone, and phones that begin at the same time."""
+
+    frames: int = 0
+    same_frames: int = 0
+    boundaries: int = 0
+    near_boundaries: int = 0
+
+    def __add__(self, other: Agreement) -> Agreement:
+        return Agreement(
+            self.frames + other.frames,
+            self.same_frames + other.same_frames,
+            self.boundaries + other.boundaries,
+            self.near_boundaries + other.near_boundaries,
+        )
+
+    @property
+    def frame_share(self) -> float:
+        """Give the share of frames with the same phone, from 0 to 1."""
+        return self.same_frames / self.frames if self.frames else 0.0
+
+    @property
+    def boundary_share(self) -> float:
+        """Give the share of the reference's boundaries that were found near enough, from 0 to 1."""
+        return self.near_boundaries / self.boundaries if self.boundaries else 0.0
+
+
+Timed = tuple[str, float, float]  # name, begin, end, in frames; need not fall on frames
+
+
+def compare(
+    found: Sequence[Timed],
+    reference: Sequence[Timed],
+    *,
+    names: Mapping[str, str] | None = None,
+    tolerance: float = 2.0,
+) -> Agreement:
+    """Compare two segmentations of an utterance, times in frames (a reference in seconds is divided by the shift).
+
+    ``names`` maps phones of either side to common ones; those not in it stay as they are.  A frame counts by its
+    middle, over the frames that both cover.  A boundary is where a phone of the reference begins, the first excepted;
+    it is near when the same phone begins in ``found`` within ``tolerance`` frames, each beginning being used once.
+    """
+    common = names or {}
+    ours = _joined([(common.get(name, name), begin, end) for name, begin, end in found])
+    theirs = _joined([(common.get(name, name), begin, end) for name, begin, end in reference])
+    if not ours or not theirs:
+        raise DataError("compare: a segmentation without segments agrees with nothing; leave the utterance out")
+    length = int(min(ours[-1][2], theirs[-1][2]))
+    same = sum(a == b for a, b in zip(_labels(ours, length), _labels(theirs, length), strict=True))
+    near = _match(ours[1:], theirs[1:], tolerance)
+    return Agreement(length, same, len(theirs) - 1, near)
+
+
+def compare_all(
+    pairs: Iterable[tuple[str, Sequence[Timed], Sequence[Timed]]],
+    *,
+    names: Mapping[str, str] | None = None,
+    tolerance: float = 2.0,
+) -> dict[str, Agreement]:
+    """Sum the agreement of many utterances by group, such as the noise level: (group, found, reference) each."""
+    groups: dict[str, Agreement] = {}
+    for group, found, reference in pairs:
+        agreement = compare(found, reference, names=names, tolerance=tolerance)
+        groups[group] = groups.get(group, Agreement()) + agreement
+    return groups
+
+
+def _joined(segments: Sequence[Timed]) -> list[Timed]:
+    """Join neighbours of one name, and drop empty segments: mapping names makes both."""
+    joined: list[Timed] = []
+    for name, begin, end in segments:
+        if end <= begin:
+            continue
+        if joined and joined[-1][0] == name:
+            joined[-1] = (name, joined[-1][1], end)
+        else:
+            joined.append((name, begin, end))
+    return joined
+
+
+def _labels(segments: Sequence[Timed], length: int) -> list[str]:
+    ends = np.array([end for _, _, end in segments])
+    index = np.minimum(np.searchsorted(ends, np.arange(length) + 0.5, side="right"), len(segments) - 1)
+    return [segments[i][0] for i in index]
+
+
+def _match(ours: Sequence[Timed], theirs: Sequence[Timed], tolerance: float) -> int:
+    """Pair beginnings of the same name in order of time; taking the earliest that fits pairs as many as can be."""
+    times: dict[str, list[float]] = {}
+    for name, begin, _ in ours:
+        times.setdefault(name, []).append(begin)
+    near = 0
+    for name, begin, _ in theirs:
+        waiting = times.get(name, [])
+        while waiting and waiting[0] < begin - tolerance:
+            waiting.pop(0)
+        if waiting and waiting[0] <= begin + tolerance:
+            waiting.pop(0)
+            near += 1
+    return near

@@ -1,0 +1,128 @@
+"""The features that Gaussians see: cepstra, normalised, with deltas or spliced and projected.
+
+T frames, F features as given, C cepstra, D features of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from roundelay.errors import DataError
+from roundelay.speech.features.mel_features import deltas, splice
+from roundelay.speech.gmm.arrays import Array, product
+
+Input = Literal["fbank", "mfcc", "final"]
+
+
+@dataclass(frozen=True, slots=True)
+class Normaliser:
+    """Mean and inverse standard deviation of a speaker's cepstra, (C,) each."""
+
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def of_moments(cls, count: float, total: Array, squares: Array) -> Normaliser:
+        """Take mean and deviation from sums over frames."""
+        mean = total / count
+        deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-6))
+        return cls(mean.astype(np.float32), (1.0 / deviation).astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """Turn stored features (T, F) into the model's (T, D).
+
+    ``fbank`` is log-mel energies, of which a DCT is taken; ``mfcc`` is static cepstra; both are normalised by speaker
+    and get deltas of two orders, or, where there is a ``projection`` (D, (2 context + 1) C), are spliced and projected.
+    ``final`` features are taken as they come, except for the projection.
+    """
+
+    input: Input = "fbank"
+    num_cepstra: int = 13
+    variance: bool = False  # whether to normalise the variance as well as the mean
+    context: int = 4
+    projection: Array | None = None
+
+    def cepstra(self, features: Array) -> Array:
+        """Give the static cepstra, not yet normalised: (T, C)."""
+        x = np.asarray(features, dtype=np.float32)
+        return product(x, _dct(x.shape[1], self.num_cepstra)) if self.input == "fbank" else x
+
+    def normalised(self, features: Array, normaliser: Normaliser | None) -> Array:
+        """Give the static cepstra, normalised."""
+        x = self.cepstra(features)
+        if self.input == "final" or normaliser is None:
+            return x
+        x = x - normaliser.mean
+        return x * normaliser.scale if self.variance else x
+
+    def __call__(self, features: Array, normaliser: Normaliser | None, transform: Array | None = None) -> Array:
+        """Give the features of the model, transformed by a speaker's fMLLR matrix (D, D + 1) where there is one."""
+        x = self.normalised(features, normaliser)
+        if self.projection is not None:
+            x = product(self.spliced(x), self.projection.T)
+        elif self.input != "final":
+            x = deltas(x)
+        return x if transform is None else product(x, transform[:, :-1].T) + transform[:, -1]
+
+    def spliced(self, cepstra: Array) -> Array:
+        """Put the cepstra of neighbouring frames side by side: (T, (2 context + 1) C)."""
+        return splice(cepstra, self.context, self.context)
+
+    def describe(self) -> dict[str, Any]:
+        """Give all fields but the projection, for a file."""
+        names = ("input", "num_cepstra", "variance", "context")
+        return {name: getattr(self, name) for name in names}
+
+    def projected(self, projection: Array) -> FrontEnd:
+        """Splice and project instead of taking deltas."""
+        return replace(self, projection=projection.astype(np.float32))
+
+
+@lru_cache(maxsize=8)
+def _dct(num_bins: int, num_cepstra: int) -> Array:
+    """Give the orthonormal DCT-II as a matrix (num_bins, num_cepstra)."""
+    if num_cepstra > num_bins:
+        raise DataError(f"{num_cepstra} cepstra cannot be made of {num_bins} log-mel energies")
+    angles = np.pi / num_bins * (np.arange(num_bins)[:, None] + 0.5) * np.arange(num_cepstra)
+    table = np.cos(angles) * math.sqrt(2.0 / num_bins)
+    table[:, 0] /= math.sqrt(2.0)
+    rounded: Array = table.astype(np.float32)
+    return rounded
+
+
+def check_features(utterance: str, features: Array) -> None:
+    """Refuse what no model can use, naming the utterance."""
+    if features.ndim != 2 or not features.size:
+        raise DataError(f"{utterance}: features of shape {features.shape}; a matrix (frames, features) was expected")
+    if not np.isfinite(features).all():
+        frame = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
+        raise DataError(f"{utterance}: features are not finite at frame {frame}")
+
+
+def normalisers(
+    front_end: FrontEnd, features: Mapping[str, Array], utterances: list[str], speakers: Mapping[str, str] | None
+) -> tuple[dict[str, Normaliser], dict[str, int]]:
+    """Read all features once: normalisers by speaker (by utterance without speakers), and lengths in frames."""
+    sums: dict[str, list[Array]] = {}
+    lengths: dict[str, int] = {}
+    width = 0
+    for utterance in utterances:
+        x = np.asarray(features[utterance])
+        check_features(utterance, x)
+        width = width or x.shape[1]
+        if x.shape[1] != width:
+            raise DataError(f"{utterance}: {x.shape[1]} features a frame where the utterances before have {width}")
+        lengths[utterance] = len(x)
+        wide = front_end.cepstra(x).astype(np.float64)
+        moments = [np.array(float(len(wide))), wide.sum(0), (wide * wide).sum(0)]
+        speaker = speakers[utterance] if speakers is not None else utterance
+        sums[speaker] = [a + b for a, b in zip(sums[speaker], moments, strict=True)] if speaker in sums else moments
+    return {s: Normaliser.of_moments(float(count), *rest) for s, (count, *rest) in sums.items()}, lengths

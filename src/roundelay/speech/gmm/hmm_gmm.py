@@ -1,0 +1,156 @@
+"""A trained HMM-GMM: align with it, score with it, adapt with it, keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from roundelay.files import write_json
+from roundelay.speech.gmm.alignment import Alignment, Alignments
+from roundelay.speech.gmm.arrays import Array, read_tensors, write_tensors
+from roundelay.speech.gmm.corpus_passes import Corpus, Model, align_chunk, fmllr_chunk
+from roundelay.speech.gmm.decision_tree import Tree
+from roundelay.speech.gmm.fmllr import SpeakerTransforms
+from roundelay.speech.gmm.front_end import FrontEnd
+from roundelay.speech.gmm.gaussian_mixtures import Gmm
+from roundelay.speech.gmm.hmm import Spelling
+from roundelay.speech.gmm.viterbi import Transitions
+from roundelay.speech.worker_pool import Workers
+
+_FILE = "model.safetensors"
+_KIND = "acoustic model"
+
+
+@dataclass(frozen=True)
+class Words:
+    """A lexicon as a model keeps it."""
+
+    phones: list[str]
+    pronunciations: dict[str, list[tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class AcousticModel:
+    """A trained HMM-GMM: front end, tree, Gaussian mixtures, transition probabilities, lexicon.
+
+    An adapted model has two sets of mixtures: ``first_pass`` for features as they are, ``model`` for those transformed
+    by a speaker's matrix.  For others ``first_pass`` is None.
+    """
+
+    model: Model
+    lexicon: Words
+    first_pass: Gmm | None = None
+    failures: dict[str, str] = field(default_factory=dict)  # utterances that training could not use, with reasons
+
+    @property
+    def tree(self) -> Tree:
+        """Give the tree that ties states to senones."""
+        return self.model.tree
+
+    @property
+    def unadapted(self) -> Model:
+        """Give the model for features that are not transformed by speaker."""
+        if self.first_pass is None:
+            return self.model
+        return Model(self.model.front_end, self.model.tree, self.first_pass, self.model.transitions)
+
+    def align(
+        self,
+        features: Mapping[str, Array],
+        transcripts: Mapping[str, Sequence[str]],
+        speakers: Mapping[str, str] | None = None,
+        jobs: int = 1,
+    ) -> Alignments:
+        """Align states to frames, in two passes for an adapted model where speakers are given."""
+        alignments = Alignments(self.lexicon.phones)
+        for utterance, found in self.align_each(features, transcripts, speakers, jobs):
+            alignments.add(utterance, transcripts[utterance], found)
+        return alignments
+
+    def align_each(
+        self,
+        features: Mapping[str, Array],
+        transcripts: Mapping[str, Sequence[str]],
+        speakers: Mapping[str, str] | None = None,
+        jobs: int = 1,
+    ) -> Iterator[tuple[str, Alignment | str]]:
+        """Align utterances one after the other, shortest first, holding none; a string says why one failed."""
+        with Workers(jobs) as workers:
+            corpus = self._open(features, transcripts, speakers)
+            model = self.unadapted
+            if self.first_pass is not None and speakers is not None:
+                corpus.transforms = self._matrices(corpus, workers)
+                model = self.model
+            found = workers.map(align_chunk, model, corpus.chunks())
+            yield from zip(corpus.utterances, (a for part in found for a in part), strict=True)
+
+    def speaker_transforms(
+        self,
+        features: Mapping[str, Array],
+        transcripts: Mapping[str, Sequence[str]],
+        speakers: Mapping[str, str],
+        jobs: int = 1,
+    ) -> SpeakerTransforms:
+        """Estimate each speaker's fMLLR matrix from transcripts, true ones or those that a first pass recognised."""
+        with Workers(jobs) as workers:
+            corpus = self._open(features, transcripts, speakers)
+            return SpeakerTransforms(self.model.front_end, corpus.normalisers, self._matrices(corpus, workers))
+
+    def scores(self, frames: Array, *, adapted: bool = False) -> Array:
+        """Give log-likelihoods (T, num_senones) of frames (T, D) that the front end has made."""
+        gmm = self.model.gmm if adapted or self.first_pass is None else self.first_pass
+        return np.ascontiguousarray(gmm.score(frames, np.arange(gmm.num_senones)).T)
+
+    def _open(
+        self,
+        features: Mapping[str, Array],
+        transcripts: Mapping[str, Sequence[str]],
+        speakers: Mapping[str, str] | None,
+    ) -> Corpus:
+        return Corpus.open(features, transcripts, speakers, Spelling(self.lexicon), self.model.front_end)
+
+    def _matrices(self, corpus: Corpus, workers: Workers) -> dict[str, Array]:
+        """Align a speaker's utterances with the first pass's mixtures, then fit the matrix to the adapted ones."""
+        shared = (self.unadapted, self.model.gmm)
+        return dict(workers.map(fmllr_chunk, shared, corpus.speaker_chunks()))
+
+    def save(self, folder: Path) -> None:
+        """Write the model as safetensors with a JSON description into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        model = self.model
+        arrays = {f"tree.{name}": array for name, array in model.tree.arrays().items()}
+        arrays |= {f"gmm.{name}": array for name, array in model.gmm.arrays().items()}
+        arrays |= {"stay": model.transitions.stay, "leave": model.transitions.leave}
+        if self.first_pass is not None:
+            arrays |= {f"first_pass.{name}": array for name, array in self.first_pass.arrays().items()}
+        if model.front_end.projection is not None:
+            arrays["projection"] = model.front_end.projection
+        description = {
+            "kind": _KIND,
+            "version": 1,
+            "front_end": model.front_end.describe(),
+            "phones": self.lexicon.phones,
+            "pronunciations": self.lexicon.pronunciations,
+            "failures": self.failures,
+        }
+        write_tensors(folder / _FILE, arrays, description)
+        sizes = {"num_senones": model.tree.num_senones, "num_gaussians": model.gmm.num_gaussians}
+        write_json(folder / "model.json", description | sizes | {"adapted": self.first_pass is not None})
+
+    @classmethod
+    def load(cls, folder: Path) -> AcousticModel:
+        """Read what ``save`` wrote."""
+        arrays, description = read_tensors(folder / _FILE, _KIND)
+        parts: dict[str, dict[str, Array]] = {}
+        for name, array in arrays.items():
+            part, _, field_name = name.partition(".")
+            parts.setdefault(part, {})[field_name] = array
+        front_end = FrontEnd(**description["front_end"], projection=arrays.get("projection"))
+        transitions = Transitions(arrays["stay"], arrays["leave"])
+        model = Model(front_end, Tree(**parts["tree"]), Gmm(**parts["gmm"]), transitions)
+        variants = {word: [tuple(p) for p in prons] for word, prons in description["pronunciations"].items()}
+        first_pass = Gmm(**parts["first_pass"]) if "first_pass" in parts else None
+        return cls(model, Words(description["phones"], variants), first_pass, description["failures"])

@@ -1,0 +1,1 @@
+"""Language: lexicon, n-grams, decoding graphs."""

@@ -1,0 +1,1 @@
+"""The stages of ``roundelay prepare``, and the data they write."""

@@ -1,0 +1,151 @@
+"""The stage of preparation that adapts features to their speakers: LDA+MLLT, then fMLLR by speaker.
+
+A training speaker's matrix is estimated from the transcripts.  Any other speaker's is estimated in two passes without
+them: the unadapted mixtures and the decoding graph recognise what was said, and what they recognised is aligned in the
+transcripts' place.  This is a batch method: a speaker's matrix takes all the utterances that the split has of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.errors import MissingExtra
+from roundelay.files import write_json
+from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.extraction import Copy
+from roundelay.speech.gmm.corpus_passes import Corpus, Item, Model
+from roundelay.speech.gmm.fmllr import SpeakerTransforms
+from roundelay.speech.gmm.front_end import normalisers
+from roundelay.speech.gmm.hmm_gmm import AcousticModel
+from roundelay.speech.language.lexicon import Lexicon
+from roundelay.speech.preparation.alignment_stage import Selection
+from roundelay.speech.preparation.cached_stages import files_under
+from roundelay.speech.worker_pool import Workers
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+Transcripts = Mapping[str, Sequence[str]]
+ADAPTED = "adapted"
+TRANSFORMS = "transforms.safetensors"
+"""Beside a split's adapted features: its speakers' matrices."""
+RECOGNISED = "recognised.json"
+"""Beside them, for a split that is not trained on: what the first pass recognised."""
+SEARCH = {"scale": 0.1, "beam": 14.0, "max_active": 5000}
+"""How the first pass searches: the weight of the mixtures' likelihoods against the graph, and what is pruned."""
+
+
+class Adapter:
+    """Adapt in a folder of prepared data whose features, HMM-GMM and graphs are there."""
+
+    def __init__(
+        self, folder: Path, items: Mapping[str, list[Copy]], graph: str, jobs: int, progress: Progress
+    ) -> None:
+        self._folder, self._items, self._jobs, self._progress = folder, items, jobs, progress
+        self._graph = folder / "graphs" / f"{graph}.fst"
+        self._model = AcousticModel.load(folder / "hmm")
+        self._words = Lexicon.read(folder / "lexicon.txt").words
+        self._done = 0
+
+    def run(self, train_splits: Collection[str]) -> Iterable[Path]:
+        """Write a store of adapted features for each split; only those of ``train_splits`` may use transcripts."""
+        for split, copies in self._items.items():
+            features = Store(self._folder / "features" / split, private=True)
+            spoken = Selection({copy.name: features for copy in copies if features.length(copy.name)})
+            speakers = {copy.name: copy.speaker for copy in copies}
+            if split in train_splits:
+                words: Transcripts = {copy.name: copy.utterance.words for copy in copies if copy.name in spoken}
+            else:
+                words = self._recognise(spoken, speakers)
+            self._write(split, features, speakers, self._transforms(spoken, words, speakers))
+            if split not in train_splits:
+                write_json(self._folder / ADAPTED / split / RECOGNISED, words)
+        return files_under(*(self._folder / ADAPTED / split for split in self._items))
+
+    def _recognise(self, spoken: Selection, speakers: Mapping[str, str]) -> Transcripts:
+        """Decode utterances with the unadapted mixtures: the first pass."""
+        model = self._model.unadapted
+        norms, lengths = normalisers(model.front_end, spoken, list(spoken), speakers)
+        corpus = Corpus(spoken, speakers, {name: [] for name in spoken}, norms, lengths)
+        with Workers(spoken.jobs(self._jobs)) as workers:
+            chunks = workers.map(_recognise_chunk, (model, self._graph), corpus.chunks())
+            found = dict(zip(corpus.utterances, (ids for chunk in chunks for ids in chunk), strict=True))
+        return {name: [self._words[i - 1] for i in found[name]] for name in spoken}
+
+    def _transforms(
+        self, spoken: Selection, words: Transcripts, speakers: Mapping[str, str]
+    ) -> SpeakerTransforms | None:
+        """Estimate every speaker's matrix; None where nobody says anything."""
+        return self._model.speaker_transforms(spoken, words, speakers, spoken.jobs(self._jobs)) if words else None
+
+    def _write(
+        self, split: str, features: Store, speakers: Mapping[str, str], transforms: SpeakerTransforms | None
+    ) -> None:
+        dim, total = self._model.model.gmm.num_features, sum(map(len, self._items.values()))
+
+        def adapted() -> Iterator[tuple[str, npt.NDArray[Any]]]:
+            for name in features:
+                self._done += 1
+                self._progress(ADAPTED, self._done, total)
+                rows = features[name]
+                if transforms is None or not len(rows):
+                    yield name, np.zeros((0, dim), np.float32)
+                else:
+                    yield name, transforms(speakers[name], rows)
+
+        store = write_store(self._folder / ADAPTED / split, adapted(), dim=dim)
+        if transforms is not None:
+            transforms.save(store.folder / TRANSFORMS)
+
+
+def _recognise_chunk(shared: tuple[Model, Path], chunk: list[Item]) -> list[list[int]]:
+    """Give the word ids of the best path of each utterance."""
+    model, graph = shared
+    senones = np.arange(model.gmm.num_senones)
+    found = []
+    for item in chunk:
+        scores = SEARCH["scale"] * model.gmm.score(item.frames(model.front_end), senones).T
+        found.append(_search(_graph(graph, graph.stat().st_mtime_ns), np.ascontiguousarray(scores, np.float32)))
+        if not found[-1]:
+            _log.info("%s: the first pass recognised no word", item.utterance)
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def _graph(path: Path, _when: int) -> Any:
+    """Read a graph once in each process; another file of its name is another graph."""
+    from roundelay.speech.language.decoding_graph import read_graph
+
+    return read_graph(path)
+
+
+def _search(graph: Any, scores: npt.NDArray[np.float32]) -> list[int]:
+    """Find the best path through scores (T, senones); one that ends within a sentence will do where none else does."""
+    try:
+        import kaldi_decoder
+        import kaldifst
+    except ImportError as error:
+        raise MissingExtra("kaldi_decoder", "speech") from error
+    options = kaldi_decoder.FasterDecoderOptions(beam=SEARCH["beam"], max_active=int(SEARCH["max_active"]))
+    decoder = kaldi_decoder.FasterDecoder(graph, options)
+    decoder.decode(kaldi_decoder.DecodableCtc(scores))
+    found, best = decoder.get_best_path(use_final_probs=decoder.reached_final())
+    return list(kaldifst.get_linear_symbol_sequence(best)[2]) if found else []
+
+
+def describe(folder: Path, splits: Iterable[str]) -> dict[str, Any]:
+    """Count the speakers of each split, and those with speech enough for a matrix of their own."""
+    counts = {}
+    for split in splits:
+        path = folder / ADAPTED / split / TRANSFORMS
+        matrices = SpeakerTransforms.load(path).matrices.values() if path.is_file() else ()
+        own = sum(not np.array_equal(matrix, np.eye(*matrix.shape)) for matrix in matrices)
+        counts[split] = {"speakers": len(matrices), "with_matrix": own}
+    return counts

@@ -1,0 +1,58 @@
+"""Alignments for other programs: CTM and TextGrid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from roundelay.errors import SettingsError, suggest
+from roundelay.formats.alignment_files import Interval, write_ctm, write_textgrid
+from roundelay.speech.features.array_store import Store
+from roundelay.speech.preparation.prepared_data import Prepared
+
+
+def export(data: Prepared, kind: str) -> list[Path]:
+    """Write the alignments of all splits below ``export/`` and return the files (CTM) or folders (TextGrid)."""
+    if kind not in ("ctm", "textgrid"):
+        raise SettingsError(f"unknown format of alignments {suggest(kind, ['ctm', 'textgrid'])}")
+    folder = data.folder / "export"
+    folder.mkdir(exist_ok=True)
+    return [path for split in data.splits for path in (_ctm if kind == "ctm" else _textgrids)(data, split, folder)]
+
+
+def phone_intervals(data: Prepared, split: str, utterance: str) -> list[Interval]:
+    """Return the aligned phones of an utterance in seconds."""
+    return list(_intervals(data, data.phones(split), utterance, data.lexicon.phones))
+
+
+def word_intervals(data: Prepared, split: str, utterance: str) -> list[Interval]:
+    """Return the aligned words of an utterance in seconds."""
+    return list(_intervals(data, data.words(split), utterance, ["", *data.lexicon.words]))
+
+
+def _intervals(data: Prepared, store: Store, utterance: str, names: Sequence[str]) -> Iterator[Interval]:
+    """Count time from the first frame's begin; a frame stands for one shift around its middle."""
+    settings = data.feature_settings
+    shift = settings.frame_shift_seconds
+    offset = (settings.frame_length_seconds - shift) / 2 if settings.snip_edges else 0.0
+    for number, begin, end in store[utterance].tolist():
+        # The first frame also stands for what is before its middle.
+        yield Interval(begin * shift + offset if begin else 0.0, end * shift + offset, names[number])
+
+
+def _ctm(data: Prepared, split: str, folder: Path) -> list[Path]:
+    paths = []
+    for kind, intervals in (("phones", phone_intervals), ("words", word_intervals)):
+        path = folder / f"{split}.{kind}.ctm"
+        write_ctm(path, {name: intervals(data, split, name) for name in data.alignments(split)})
+        paths.append(path)
+    return paths
+
+
+def _textgrids(data: Prepared, split: str, folder: Path) -> list[Path]:
+    target = folder / split
+    target.mkdir(exist_ok=True)
+    for name in data.alignments(split):
+        tiers = {"words": word_intervals(data, split, name), "phones": phone_intervals(data, split, name)}
+        write_textgrid(target / f"{name}.TextGrid", tiers, max(i.end for tier in tiers.values() for i in tier))
+    return [target]

@@ -1,0 +1,118 @@
+"""Stages that resume: each leaves a marker that says what it was made from and which files it made.
+
+A stage is done when its marker has the digest of today's inputs and all its files are there, as large as they were.
+The marker is taken away before a stage begins and written after all its files, so an interrupted stage is done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roundelay.errors import DataError
+from roundelay.files import digest, read_json, write_json
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "stages"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of preparation."""
+
+    name: str
+    inputs: Any
+    """Whatever the result depends on beside the stages before it, as JSON can hold it."""
+    run: Callable[[], Iterable[Path]]
+    """Do it, and return the files that were made."""
+    after: tuple[str, ...] = ()
+    """The stages whose results this one uses."""
+
+
+class Stages:
+    """Run the stages of a folder, leaving out those that are done."""
+
+    def __init__(self, folder: Path, stages: Sequence[Stage]) -> None:
+        self.folder = folder
+        self.stages = stages
+        self.digests: dict[str, str] = {}
+        for stage in stages:
+            before = {name: self.digests[name] for name in stage.after}
+            self.digests[stage.name] = digest({"stage": stage.name, "inputs": stage.inputs, "after": before})
+
+    def missing(self) -> list[str]:
+        """Name the stages that are to be done."""
+        return [stage.name for stage in self.stages if not self._done(stage)]
+
+    def run(self) -> list[str]:
+        """Do what is missing, in order; return the names of what was done."""
+        done = []
+        for stage in self.stages:
+            if self._done(stage):
+                continue
+            marker = self._marker(stage.name)
+            marker.unlink(missing_ok=True)
+            begin = time.monotonic()
+            files = {str(path.relative_to(self.folder)): path.stat().st_size for path in stage.run()}
+            seconds = time.monotonic() - begin
+            write_json(marker, {"digest": self.digests[stage.name], "files": files, "seconds": round(seconds, 3)})
+            _log.info("%s: done in %.1f s", stage.name, seconds)
+            done.append(stage.name)
+        return done
+
+    def seconds(self) -> dict[str, float]:
+        """Return how long each stage took when it was last done."""
+        markers = {stage.name: self._marker(stage.name) for stage in self.stages}
+        return {name: read_json(marker)["seconds"] for name, marker in markers.items() if marker.is_file()}
+
+    def _marker(self, name: str) -> Path:
+        return self.folder / FOLDER / f"{name}.json"
+
+    def _done(self, stage: Stage) -> bool:
+        try:
+            marker = read_json(self._marker(stage.name))
+            files = marker["files"].items()
+            return marker["digest"] == self.digests[stage.name] and all(
+                (self.folder / name).stat().st_size == size for name, size in files
+            )
+        except (OSError, DataError, KeyError, AttributeError):
+            return False
+
+
+@contextlib.contextmanager
+def sole(folder: Path) -> Iterator[None]:
+    """Be the only one at work in a folder; the operating system lets go when the process ends, however it ends."""
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{folder}: another preparation is at work there; wait for it, or take --out") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def begin(folder: Path) -> Path:
+    """Make the folder where it is not there; refuse one that holds something else."""
+    if folder.is_dir():
+        if any(folder.iterdir()) and not (folder / FOLDER).is_dir():
+            raise DataError(f"{folder}: not empty, and not prepared data; take a new folder as --out")
+    elif folder.exists():
+        raise DataError(f"{folder}: a file; --out must be a folder")
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def files_under(*folders: Path) -> list[Path]:
+    """List all files in folders and below, hidden ones left out."""
+    return [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file() and path.name[0] != "."]

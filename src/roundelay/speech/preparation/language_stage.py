@@ -1,0 +1,119 @@
+"""The stage of preparation that makes the language model and the decoding graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from roundelay.errors import SettingsError
+from roundelay.files import read_json, replacing, write_json
+from roundelay.speech.features.array_store import fresh
+from roundelay.speech.gmm.decision_tree import Tree
+from roundelay.speech.language import decoding_graph as graph
+from roundelay.speech.language import ngram
+from roundelay.speech.language.lexicon import Lexicon
+from roundelay.speech.preparation.cached_stages import files_under
+
+Progress = Callable[[str, int, int], None]
+GRAPHS = "graphs"
+SIZES = "sizes.json"
+ARPA = "G.arpa"
+VOCABULARY = "vocabulary.txt"
+_NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """Say which language models decoding uses."""
+
+    arpa: Path | None = None
+    """A model to take instead of counting the training transcripts."""
+    order: int = 2
+    smoothing: Literal["kneser-ney", "witten-bell"] = "kneser-ney"
+    ctc: bool = False
+    """Make graphs of the CTC topology too."""
+
+    def __post_init__(self) -> None:
+        if self.order < 1:
+            raise SettingsError(f"language model: order must be at least 1, not {self.order}")
+
+
+def name_of(settings: LanguageSettings) -> str:
+    """Name the graph of the language model: bigram, trigram, 4-gram, or arpa for one that was given."""
+    return "arpa" if settings.arpa else _NAMES.get(settings.order, f"{settings.order}-gram")
+
+
+def estimate(
+    settings: LanguageSettings, training: Iterable[Sequence[str]], vocabulary: Sequence[str]
+) -> ngram.NgramModel:
+    """Read the given model, or count one; neither knows a word beyond the vocabulary."""
+    if settings.arpa:
+        return limited(ngram.read_arpa(settings.arpa), vocabulary)
+    estimator = ngram.kneser_ney if settings.smoothing == "kneser-ney" else ngram.witten_bell
+    return estimator(ngram.count(training, settings.order), vocabulary)
+
+
+def limited(model: ngram.NgramModel, vocabulary: Iterable[str]) -> ngram.NgramModel:
+    """Leave out all n-grams with a word beyond the vocabulary; what they had is not shared out."""
+    known = {*vocabulary, ngram.BEGIN, ngram.END}
+    return ngram.NgramModel(
+        model.order,
+        {gram: value for gram, value in model.logprobs.items() if known.issuperset(gram)},
+        {gram: value for gram, value in model.backoffs.items() if known.issuperset(gram)},
+    )
+
+
+def read_vocabulary(folder: Path) -> list[str]:
+    """Read the words that can be recognised."""
+    return (folder / VOCABULARY).read_text(encoding="utf-8").split()
+
+
+def write_graphs(
+    folder: Path, settings: LanguageSettings, training: Sequence[Sequence[str]], progress: Progress
+) -> Iterable[Path]:
+    """Write the model as G.arpa and the graphs of it and of the flat model, with their sizes.
+
+    Words of the lexicon that are not in the vocabulary are in no model, and so in no graph; all ids are the lexicon's.
+    """
+    lexicon = Lexicon.read(folder / "lexicon.txt")
+    tree = Tree.load(folder / "tree.safetensors")
+    vocabulary = read_vocabulary(folder)
+    model = estimate(settings, training, vocabulary)
+    ngram.write_arpa(model, folder / ARPA)
+    models = {"flat": ngram.flat(vocabulary), name_of(settings): model}
+    makers: dict[str, Callable[[], graph.Fst]] = {
+        name: lambda m=m, name=name: graph.build(lexicon, m, tree, where=name)  # type: ignore[misc]  # bound now
+        for name, m in models.items()
+    }
+    if settings.ctc:
+        makers |= {
+            f"{name}-ctc": lambda m=m, name=name: graph.ctc(lexicon, m, where=f"{name}-ctc")  # type: ignore[misc]
+            for name, m in models.items()
+        }
+    graphs = fresh(folder / GRAPHS)
+    sizes = {}
+    for done, (name, make) in enumerate(makers.items(), 1):
+        sizes[name] = _write(make(), graphs / f"{name}.fst")
+        progress("graph", done, len(makers))
+    write_json(graphs / SIZES, {"order": model.order, "ngrams": len(model.logprobs), "graphs": sizes})
+    return [folder / ARPA, *files_under(graphs)]
+
+
+def measure(
+    folder: Path, settings: LanguageSettings, training: Sequence[Sequence[str]], held_out: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """Give sizes and perplexities: on held-out transcripts where there are any, else on those of training."""
+    models = {"flat": ngram.flat(read_vocabulary(folder)), name_of(settings): ngram.read_arpa(folder / ARPA)}
+    measured = {name: asdict(ngram.perplexity(model, held_out or training)) for name, model in models.items()}
+    sizes: dict[str, Any] = read_json(folder / GRAPHS / SIZES)
+    return sizes | {"held_out": bool(held_out), "perplexity": measured}
+
+
+def _write(fst: graph.Fst, path: Path) -> dict[str, Any]:
+    with replacing(path) as partial:
+        if not fst.write(str(partial)):
+            raise OSError(0, "the graph could not be written", os.fspath(path))
+    return {"states": fst.num_states, "arcs": graph.num_arcs(fst), "bytes": path.stat().st_size}

@@ -1,0 +1,361 @@
+"""From a corpus to aligned training data: features, lexicon, HMM-GMM, alignment, language model and graphs.
+
+Each stage is done once for the same inputs and settings (see ``stages``); ``prepare`` does what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from roundelay.corpora.data_directory import Utterance, read_split, splits
+from roundelay.errors import DataError, SettingsError, suggest
+from roundelay.files import digest, file_digest, read_json, write_json, write_text
+from roundelay.formats.kaldi_archives import read_scp
+from roundelay.formats.text_tables import read_table
+from roundelay.speech.features.extraction import Copy, Extraction, copies
+from roundelay.speech.features.mel_features import FeatureSettings
+from roundelay.speech.features.normalisation import SCOPES, Scope
+from roundelay.speech.gmm.gmm_training import GmmSettings
+from roundelay.speech.language.lexicon import Guess, Lexicon, complete, graphemes, read_pronunciations
+from roundelay.speech.preparation import adaptation_stage as adapting
+from roundelay.speech.preparation import alignment_stage as aligning
+from roundelay.speech.preparation import cached_stages as stages
+from roundelay.speech.preparation.cached_stages import Stage, Stages
+from roundelay.speech.preparation.data_summary import summarise, vocabulary, write_picture
+from roundelay.speech.preparation.ivector_stage import IvectorSettings, VectorMaker
+from roundelay.speech.preparation.language_stage import VOCABULARY, LanguageSettings, measure, name_of, write_graphs
+from roundelay.speech.preparation.prepared_data import DESCRIPTION, Prepared, open_prepared, write_utterances
+
+__all__ = ["IvectorSettings", "LexiconSettings", "Outcome", "PrepareSettings", "Prepared", "open_prepared", "prepare"]
+
+Progress = Callable[[str, int, int], None]
+"""Told the stage, and how much of it is done."""
+
+VOCABULARIES = ("lexicon", "train")
+_VERSION = 2
+"""Goes up when the same settings give other data than before."""
+
+
+@dataclass(frozen=True)
+class LexiconSettings:
+    """Say where pronunciations come from."""
+
+    lexicon: Path | None = None
+    """The words that can be recognised; without it, lexicon.txt of the corpus, where there is one."""
+    dictionary: Path | None = None
+    """Where words of the transcripts are looked up that the lexicon lacks, such as the CMU dictionary."""
+    unknown: Literal["none", "grapheme", "espeak"] = "none"
+    """How to guess the pronunciation of all others; with none they are an error."""
+    vocabulary: Literal["lexicon", "train"] = "lexicon"
+    """What can be recognised: the lexicon's words and those of the training transcripts, or only the latter."""
+
+    def __post_init__(self) -> None:
+        if self.vocabulary not in VOCABULARIES:
+            raise SettingsError(f"unknown vocabulary {suggest(self.vocabulary, VOCABULARIES)}")
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """Say how a corpus is prepared."""
+
+    features: FeatureSettings = field(default_factory=FeatureSettings)
+    normalise: Scope = "speaker"
+    speeds: tuple[float, ...] = ()
+    """Copies of the training utterances at these speeds, such as 0.9 and 1.1."""
+    given_features: bool = False
+    """Take the features in each split's feats.scp; ``features`` then says what they are."""
+    lexicon: LexiconSettings = field(default_factory=LexiconSettings)
+    hmm: GmmSettings = field(default_factory=GmmSettings)
+    hmm_hours: float = 10.0
+    """At most this much of the training utterances trains the HMM-GMM; all are aligned with it."""
+    alignments: Path | None = None
+    """Alignments to take instead of training an HMM-GMM."""
+    language: LanguageSettings = field(default_factory=LanguageSettings)
+    ivectors: IvectorSettings | None = None
+    """Speaker vectors to make; none without."""
+
+    def __post_init__(self) -> None:
+        if self.normalise not in SCOPES:
+            raise SettingsError(f"unknown scope of normalisation {suggest(self.normalise, SCOPES)}")
+        if 1.0 in self.speeds or len(set(self.speeds)) != len(self.speeds):
+            raise SettingsError(f"speeds must be different and not 1, which is always there; not {self.speeds}")
+        if self.speeds and self.given_features:
+            raise SettingsError("speeds need audio: given features cannot be played faster")
+        if self.hmm.adapt and self.alignments:
+            raise SettingsError("adapting needs an HMM-GMM, and none is trained where alignments are given")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Say what a preparation did."""
+
+    data: Prepared
+    done: list[str]
+    """The stages that had to be done; none where the folder was whole already."""
+    summary: dict[str, Any]
+
+
+def prepare(
+    corpus: str | os.PathLike[str], out: str | os.PathLike[str], settings: PrepareSettings | None = None, *,
+    jobs: int = 1, progress: Progress | None = None,
+) -> Outcome:  # fmt: skip
+    """Prepare a corpus into a folder; whatever is there already from the same inputs is kept."""
+    if jobs < 1:
+        raise SettingsError(f"jobs must be at least 1, not {jobs}")
+    work = _Preparation(Path(corpus), Path(out), settings or PrepareSettings(), jobs, progress or (lambda *_: None))
+    return work.run()
+
+
+class _Preparation:
+    """One preparation: its corpus, its folder, its stages."""
+
+    def __init__(self, corpus: Path, out: Path, settings: PrepareSettings, jobs: int, progress: Progress) -> None:
+        self.corpus, self.out, self.settings, self.jobs, self.progress = corpus, out, settings, jobs, progress
+        self.folders = splits(corpus)
+        self.utterances = {name: read_split(folder) for name, folder in self.folders.items()}
+        self.clean = {name: _clean_copies(folder) for name, folder in self.folders.items()}
+        self.train_splits = _train_splits(list(self.folders))
+        self.given = settings.lexicon.lexicon or _there(corpus / "lexicon.txt")
+        given_features = settings.given_features
+        self.archives = {
+            name: read_scp(path / "feats.scp") if given_features else None for name, path in self.folders.items()
+        }
+
+    def run(self) -> Outcome:
+        stages.begin(self.out)
+        with stages.sole(self.out):
+            plan = self.plan()
+            if plan.missing():
+                (self.out / DESCRIPTION).unlink(missing_ok=True)
+            done = plan.run()
+            if done or not (self.out / DESCRIPTION).is_file():
+                self._describe(plan)
+                write_picture(open_prepared(self.out), self.out / "picture.svg")
+        return Outcome(open_prepared(self.out), done, read_json(self.out / "summary.json"))
+
+    def plan(self) -> Stages:
+        """List the stages with all that they depend on."""
+        settings, words = self.settings, {name: _words(us) for name, us in self.utterances.items()}
+        trained = digest({name: words[name] for name in self.train_splits})
+        heard = {name: [_heard(u) for u in us] for name, us in self.utterances.items()}
+        hmm = {"alignments": _identity(settings.alignments)} if settings.alignments else asdict(settings.hmm)
+        sources = {
+            "lexicon": _identity(self.given), "dictionary": _identity(settings.lexicon.dictionary),
+            "unknown": settings.lexicon.unknown,
+        }  # fmt: skip
+        language = asdict(settings.language) | {"arpa": _identity(settings.language.arpa)}
+        extracted = {
+            "version": _VERSION, "heard": digest(heard), "features": asdict(settings.features),
+            "normalise": settings.normalise, "speeds": settings.speeds, "train": self.train_splits,
+            "given": digest({name: _archived(archives) for name, archives in self.archives.items()}),
+        }  # fmt: skip
+        modelled = {
+            "hmm": hmm, "hours": settings.hmm_hours, "words": trained,
+            "clean": digest([self.clean[name] for name in self.train_splits]),
+        }  # fmt: skip
+        spelled = {"sources": sources, "words": digest(sorted(self._said(self.folders)))}
+        decoded = {"language": language, "vocabulary": settings.lexicon.vocabulary, "words": trained}
+        aligned = {"words": digest(words), "clean": digest(self.clean)}
+        # Held-out transcripts are an input of the alignment and the summary; of nothing that decodes or adapts, except
+        # that the lexicon pronounces their words too.
+        listed = [
+            Stage("corpus", {"version": _VERSION, "heard": digest(heard), "words": digest(words)}, self._corpus),
+            Stage("features", extracted, self._features),
+            Stage("lexicon", spelled, self._lexicon),
+            Stage("hmm", modelled, self._hmm, ("features", "lexicon")),
+            Stage("alignment", aligned, self._alignment, ("hmm",)),
+            Stage("graph", decoded, self._graph, ("lexicon", "hmm")),
+        ]
+        if settings.hmm.adapt:
+            search = {"words": trained, "search": adapting.SEARCH}
+            listed.append(Stage("adapted", search, self._adapted, ("features", "hmm", "graph")))
+        if settings.ivectors:
+            listed.append(Stage("ivectors", asdict(settings.ivectors), self._ivectors, ("features",)))
+        return Stages(self.out, [*listed, Stage("summary", {}, self._summary, tuple(stage.name for stage in listed))])
+
+    def _said(self, names: Iterable[str]) -> set[str]:
+        """List the words in the transcripts of some splits."""
+        return {word for name in names for u in self.utterances[name] for word in u.words}
+
+    def _all(self) -> dict[str, list[Copy]]:
+        return {
+            name: copies(utterances, self.settings.speeds if name in self.train_splits else ())
+            for name, utterances in self.utterances.items()
+        }
+
+    def _corpus(self) -> Iterable[Path]:
+        folder = self.out / "utterances"
+        folder.mkdir(exist_ok=True)
+        for name, utterances in self.utterances.items():
+            write_utterances(folder / f"{name}.jsonl", utterances)
+        return [folder / f"{name}.jsonl" for name in self.utterances]
+
+    def _features(self) -> Iterable[Path]:
+        items = self._all()
+        total, before = sum(map(len, items.values())), 0
+        for name, some in items.items():
+            folder = self.out / "features" / name
+            extraction = Extraction(folder, some, self.settings.features, self.settings.normalise, self.archives[name])
+            extraction.run(self.jobs, lambda done, before=before: self.progress("features", before + done, total))  # type: ignore[misc]  # before is bound now
+            before += len(some)
+        return stages.files_under(*(self.out / "features" / name for name in items))
+
+    def _lexicon(self) -> Iterable[Path]:
+        sources = self.settings.lexicon
+        needed = self._said(self.folders)
+        known = read_pronunciations(self.given) if self.given else {}
+        if sources.dictionary:
+            known |= read_pronunciations(sources.dictionary, only=needed - known.keys())
+        phones = {phone for variants in known.values() for variant in variants for phone in variant}
+        lexicon = complete(needed, known, _guess(sources.unknown, phones), str(self.given or self.corpus))
+        names = [self.out / name for name in ("lexicon.txt", "phones.txt", "words.txt", "unknown.txt")]
+        lexicon.write(names[0])
+        lexicon.write_symbols(names[1], names[2])
+        write_text(names[3], "".join(f"{word}\n" for word in lexicon.unknown))
+        return names
+
+    def _aligner(self) -> aligning.Aligner:
+        return aligning.Aligner(
+            self.out, Lexicon.read(self.out / "lexicon.txt"), self._all(), self.clean, self.jobs, self.progress
+        )
+
+    def _hmm(self) -> Iterable[Path]:
+        settings, aligner = self.settings, self._aligner()
+        if settings.alignments:
+            return aligner.bring_tree()
+        return aligner.train(self.train_splits, settings.hmm, settings.features, settings.hmm_hours)
+
+    def _alignment(self) -> Iterable[Path]:
+        aligner = self._aligner()
+        if self.settings.alignments:
+            return aligner.bring(self.settings.alignments, self.settings.features)
+        return aligner.align()
+
+    def _texts(self, training: bool) -> list[tuple[str, ...]]:
+        """List the transcripts of the splits that are trained on, or of the others."""
+        names = [name for name in self.folders if (name in self.train_splits) == training]
+        return [u.words for name in names for u in self.utterances[name]]
+
+    def _graph(self) -> Iterable[Path]:
+        # Held-out words have a pronunciation, to be aligned; but only what was given or trained on can be recognised.
+        words = self._said(self.train_splits)
+        if self.given and self.settings.lexicon.vocabulary == "lexicon":
+            words |= read_pronunciations(self.given).keys()
+        write_text(self.out / VOCABULARY, "".join(f"{word}\n" for word in sorted(words)))
+        return self.out / VOCABULARY, *write_graphs(
+            self.out, self.settings.language, self._texts(training=True), self.progress
+        )
+
+    def _adapted(self) -> Iterable[Path]:
+        graph = name_of(self.settings.language)
+        return adapting.Adapter(self.out, self._all(), graph, self.jobs, self.progress).run(self.train_splits)
+
+    def _ivectors(self) -> Iterable[Path]:
+        settings = self.settings
+        assert settings.ivectors is not None, "the stage is planned only with settings"
+        maker = VectorMaker(self.out, self._all(), settings.ivectors, settings.features, self.jobs, self.progress)
+        return maker.run(self.train_splits)
+
+    def _summary(self) -> Iterable[Path]:
+        settings = self.settings
+        summary = summarise(self.out, self._all(), settings.features)
+        texts = {name: [u.words for u in us] for name, us in self.utterances.items()}
+        summary["vocabulary"] = vocabulary(self.out, texts, self.train_splits)
+        summary["language"] = measure(
+            self.out, settings.language, self._texts(training=True), self._texts(training=False)
+        )
+        if settings.hmm.adapt:
+            summary["adapted"] = adapting.describe(self.out, self.folders)
+        write_json(self.out / "summary.json", summary)
+        return [self.out / "summary.json"]
+
+    def _describe(self, plan: Stages) -> None:
+        """Write what makes the folder whole."""
+        settings = asdict(self.settings)
+        counts = aligning.senone_counts(self.out, self.train_splits)
+        description = {
+            "version": _VERSION,
+            "corpus": str(self.corpus.absolute()),
+            "digest": plan.digests["summary"],
+            "splits": list(self.folders),
+            "train_splits": self.train_splits,
+            "settings": _plain(settings),
+            "stages": plan.digests,
+            "seconds": plan.seconds(),
+            "senone_counts": counts.tolist(),
+        }
+        write_json(self.out / DESCRIPTION, description)
+
+
+def _train_splits(names: Sequence[str]) -> list[str]:
+    """Name the splits to train on: train and its parts, or else the first there is."""
+    return [name for name in names if name.startswith("train")] or list(names[:1])
+
+
+def _clean_copies(folder: Path) -> dict[str, str]:
+    """Map noisy copies to the originals that they can take their alignment from."""
+    return read_table(folder / "utt2clean") if (folder / "utt2clean").is_file() else {}
+
+
+def _there(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _words(utterances: Iterable[Utterance]) -> str:
+    """Digest transcripts piece by piece: they may be long."""
+    total = hashlib.sha256()
+    for utterance in utterances:
+        total.update(f"{utterance.id} {' '.join(utterance.words)}\n".encode())
+    return total.hexdigest()
+
+
+def _heard(utterance: Utterance) -> list[Any]:
+    """Say which samples an utterance has; a file's size and time stand for its content."""
+    try:
+        status = utterance.audio.stat()
+    except OSError as error:
+        raise DataError(f"{utterance.audio}: {error.strerror} (utterance {utterance.id})") from None
+    return [
+        utterance.id, utterance.speaker, str(utterance.audio.absolute()), utterance.channel, utterance.begin,
+        utterance.end, status.st_size, status.st_mtime_ns,
+    ]  # fmt: skip
+
+
+def _archived(entries: Mapping[str, tuple[Path, int]] | None) -> list[Any]:
+    """Say which given features there are, and when their archives were written."""
+    if entries is None:
+        return []
+    files = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path, _ in entries.values()}
+    return [files, {name: [str(path), position] for name, (path, position) in entries.items()}]
+
+
+def _identity(path: Path | None) -> str | None:
+    """Digest a file that is given, or the names, sizes and times in a folder."""
+    if path is None:
+        return None
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        return digest([[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files])
+    return file_digest(path)
+
+
+def _guess(kind: str, phones: Iterable[str]) -> Guess | None:
+    if kind == "espeak":
+        from roundelay.speech.language.espeak_pronunciations import EspeakGuess
+
+        return EspeakGuess(phones)
+    return graphemes if kind == "grapheme" else None
+
+
+def _plain(value: Any) -> Any:
+    """Make settings fit for JSON."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

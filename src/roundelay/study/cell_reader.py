@@ -1,0 +1,68 @@
+"""The cells of a study as its folder has them, whatever state they are in."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from roundelay.runs.history import Details
+from roundelay.runs.reader import finite, read_object
+from roundelay.study.schema import Cell, Target
+
+__all__ = ["read_cell"]
+
+Status = Literal["done", "failed", "diverged", "interrupted"]
+STATUSES = ("done", "failed", "diverged", "interrupted")
+
+
+def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: Details) -> Cell:
+    """Say what came of a planned cell that was begun; one without a whole ``cell.json`` was interrupted."""
+    outcome = read_object(folder / "runs" / planned["name"] / "cell.json")
+    outcome = outcome or {"status": "interrupted", "error": "stopped while it was computed"}
+    status = outcome.get("status")
+    done = status == "done"
+    seconds, frames = _seconds(outcome, details) if done else None, details.frames or float(planned["frames"])
+    hits = (p for p in details.points if p["scores"].get(target["score"], math.inf) <= target["value"])
+    reached = next(hits, None) if done else None  # what ends badly has not brought a model
+    said: dict[str, Any] = planned | {key: value for key, value in outcome.items() if key in planned}
+    return {
+        "name": planned["name"],
+        "path": f"runs/{planned['name']}",
+        "strategy": said["strategy"],
+        "on": said["on"],
+        "clock": said["clock"],
+        "cluster": said["cluster"],
+        "model": said["model"],
+        "learners": said["learners"],
+        "seed": said["seed"],
+        "rate": said["rate"],
+        "trial": said["trial"],
+        "regime": said["regime"],
+        "period": said.get("period"),
+        "usual_period": said.get("usual_period"),
+        "status": cast("Status", status if status in STATUSES else "failed"),
+        "error": str(outcome.get("error", "")),
+        "scores": _numbers(outcome.get("scores")) if done else {},
+        "seconds": seconds,
+        "frames": frames if done else None,
+        "frames_per_second": frames / seconds if seconds else None,
+        "reached_seconds": reached["seconds"] if reached is not None else None,
+        "reached_frames": reached["frames"] if reached is not None else None,
+        "curve": details.points,
+        "wer": outcome.get("wer") if isinstance(outcome.get("wer"), dict) else None,
+        "remark": "; ".join(details.problems),
+    }
+
+
+def _seconds(outcome: dict[str, Any], details: Details) -> float | None:
+    """Return how long training took, without the time that learners met for to evaluate."""
+    whole = finite(outcome.get("seconds"))
+    return max(0.0, whole - details.evaluating) if whole is not None else None
+
+
+def _numbers(scores: Any) -> dict[str, float]:
+    """Keep what is finite: JSON has no other numbers."""
+    if not isinstance(scores, dict):
+        return {}
+    return {name: number for name, value in scores.items() if (number := finite(value)) is not None}

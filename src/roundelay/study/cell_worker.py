@@ -1,0 +1,113 @@
+"""A process that computes cells, one after another, as it is told on standard input.
+
+``python -m roundelay.study.cell_worker``: a JSON object a line comes in, ``{"settings": …, "on": …, "run": …, …}``; one
+goes out when its cell is done, whatever became of it.  Torch is imported once, not for every cell.  When standard input
+ends, so does the process at once: a study that was killed leaves nobody behind who writes into its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import math
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+from roundelay.errors import NumericalError, RoundelayError
+from roundelay.runs.run_folder import write_atomically
+
+__all__ = ["compute", "conclude", "main"]
+
+Job = dict[str, Any]
+Outcome = dict[str, Any]
+
+
+def compute(job: Job) -> Outcome:
+    """Compute a cell, leave ``cell.json`` in its folder, and return what is in it."""
+    began, run = time.monotonic(), Path(job["run"])
+    outcome: Outcome = {}
+    try:
+        outcome = _train(job, run)
+        if job.get("decode"):
+            outcome["wer"] = _decode(run, job)
+    except NumericalError as error:
+        outcome = {"status": "diverged", "error": _line(error)}
+    except Exception as error:
+        traceback.print_exc()
+        outcome |= {"status": "failed", "error": _line(error)}
+    (run / "trace.json").unlink(missing_ok=True)  # the record has all that is in it
+    return conclude(job, outcome | {"computing_seconds": round(time.monotonic() - began, 3)})
+
+
+def conclude(job: Job, outcome: Outcome) -> Outcome:
+    """Write down what came of a cell."""
+    run = Path(job["run"])
+    run.mkdir(parents=True, exist_ok=True)
+    nothing: Outcome = {"status": "done", "error": "", "scores": {}, "seconds": None, "wer": None}
+    whole: Outcome = job["cell"] | nothing | outcome | {"digest": job["digest"]}
+    write_atomically(run / "cell.json", json.dumps(whole, indent=2).encode() + b"\n")
+    return whole
+
+
+def _train(job: Job, run: Path) -> dict[str, Any]:
+    """Do what ``roundelay train`` does."""
+    from roundelay.cli.train import command
+
+    words = [job["settings"], "--out", str(run), "--on", job["on"], "--json"]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        command.main(words, standalone_mode=False)
+    result: dict[str, Any] = json.loads(said.getvalue())
+    for name, value in result["scores"].items():
+        if not math.isfinite(value):
+            raise NumericalError(f"{name} is {value} at the end")
+    return {name: result[name] for name in ("scores", "seconds", "clock")}
+
+
+def _decode(run: Path, job: Job) -> dict[str, Any]:
+    from roundelay.speech.decoding.split_decoding import decode_run
+
+    settings, data = job["decode"], job.get("data")
+    return decode_run(run, Path(data) if data else None, settings["split"], language=settings.get("language")).report
+
+
+def _line(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return said if isinstance(error, RoundelayError) and said else f"{type(error).__name__}: {said}".rstrip(": ")
+
+
+def _listen(jobs: queue.Queue[Job]) -> None:
+    for line in sys.stdin:
+        jobs.put(json.loads(line))
+    os._exit(0)
+
+
+def _private_output() -> TextIO:
+    """Keep standard output for answers: whatever else prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def main() -> None:
+    """Compute until there is nobody to compute for."""
+    answers, jobs = _private_output(), queue.Queue[Job]()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    import roundelay.cli.train  # noqa: F401 (what takes a while, before the first cell is timed)
+
+    while True:
+        outcome = compute(jobs.get())
+        gc.collect()  # a run's data stay mapped, a file open for each, as long as anything of it is left
+        print(json.dumps(outcome), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""A study: one TOML file that says what is compared, under which budget, to which target, with how much tuning."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from roundelay import config
+from roundelay.errors import SettingsError, suggest
+from roundelay.experiment.settings import assign
+from roundelay.strategies import STRATEGIES
+
+__all__ = ["Decoding", "Part", "Study", "Target", "Tuning", "merge"]
+
+Table = dict[str, Any]
+On = Literal["simulator", "processes"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be reached on dev, fixed before anything runs."""
+
+    value: float
+    score: str = "error"
+    """A score of the evaluations; lower is better."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The same number of trials for each strategy, chosen among by the target's score on dev."""
+
+    rates: list[float] = field(default_factory=list)
+    """Learning rates for one learner, which `regimes.scaled` makes into those of more; none: the experiment's."""
+    share: float = 1.0
+    """Of the budget that a trial trains for."""
+    seed: int = 0
+    """Of all trials; none of the seeds that count."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise SettingsError(f"share must be above 0 and at most 1, not {self.share}")
+        if len(set(self.rates)) < len(self.rates) or not all(0 < rate < math.inf for rate in self.rates):
+            raise SettingsError(f"rates must be above 0 and differ, not {self.rates}")
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Decode what was trained."""
+
+    split: str = "test"
+    language: str | None = None
+    """Which of the data's language models; by default the one that `roundelay decode` takes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the matrix; what it does not say is as in the study."""
+
+    on: On | None = None
+    strategies: list[str | Table] | None = None
+    learners: list[int] | None = None
+    models: list[str] | None = None
+    clusters: list[str] | None = None
+    seeds: list[int] | None = None
+
+
+@dataclass
+class Study:
+    """All that `roundelay compare` needs to know."""
+
+    experiment: str | Table
+    """What is trained: a file, relative to the study's, or the settings themselves."""
+    strategies: list[str | Table]
+    """Names, or tables of settings with a ``name``, a ``label`` and a ``scale`` (the power of N in the rate)."""
+    target: Target
+    title: str = ""
+    learners: list[int] = field(default_factory=lambda: [1])
+    seeds: list[int] = field(default_factory=lambda: [1])
+    on: On = "simulator"
+    models: dict[str, Table] = field(default_factory=dict)
+    """Settings on top of the experiment's, by the name that the report gives them."""
+    clusters: dict[str, str | Table] = field(default_factory=dict)
+    """Simulated clusters, files or tables, by name; none: the experiment's."""
+    baseline: str = "synchronous"
+    """The strategy whose one learner is the baseline of every speed-up."""
+    blocks: int = 20
+    """Blocks for each learner that must fit the budget of a strategy that needs them."""
+    tuning: Tuning = field(default_factory=Tuning)
+    decode: Decoding | None = None
+    parts: list[Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name in ("strategies", "learners", "seeds"):
+            if not getattr(self, name):
+                raise SettingsError(f"{name}: at least one is needed")
+        for counts in [self.learners, *(part.learners or [] for part in self.parts)]:
+            if counts and min(counts) < 1:
+                raise SettingsError(f"learners must be at least 1, not {min(counts)}")
+        if self.tuning.rates and self.tuning.seed in {
+            *self.seeds,
+            *(n for part in self.parts for n in part.seeds or []),
+        }:
+            raise SettingsError(f"tuning.seed {self.tuning.seed} is one of the seeds that count; another would do")
+
+    @classmethod
+    def read(cls, path: Path, assignments: list[str] | None = None, data: Path | None = None) -> Study:
+        """Read a study with all that it names; ``key=value`` assignments go on top of its experiment."""
+        study = config.build(cls, config.read(path), str(path))
+        if isinstance(study.experiment, str):
+            study.experiment = config.read(path.parent / study.experiment)
+        for name, cluster in study.clusters.items():
+            if isinstance(cluster, str):
+                study.clusters[name] = config.read(path.parent / cluster)
+        for assignment in assignments or []:
+            assign(study.experiment, assignment)
+        if data is not None:
+            study.experiment.setdefault("task", {})["data"] = str(data.absolute())
+        study.title = study.title or path.stem
+        study.check(str(path))
+        return study
+
+    def all_parts(self) -> list[Part]:
+        """Return the parts of the matrix, complete; a study that names none is one."""
+        whole = Part(self.on, self.strategies, self.learners, list(self.models), list(self.clusters), self.seeds)
+        return [_complete(part, whole) for part in self.parts or [Part()]]
+
+    def check(self, where: str) -> None:
+        """Complain about names that there are not, before anything runs."""
+        lists = [("strategies", self.strategies)]
+        lists += [(f"parts[{k}].strategies", part.strategies or []) for k, part in enumerate(self.parts)]
+        for place, entries in lists:
+            for k, entry in enumerate(entries):
+                name = entry if isinstance(entry, str) else entry.get("name", "")
+                if name not in STRATEGIES:
+                    raise SettingsError(f"{where}: {place}[{k}]: unknown strategy {suggest(str(name), STRATEGIES)}")
+        if self.baseline not in STRATEGIES:
+            raise SettingsError(f"{where}: baseline: unknown strategy {suggest(self.baseline, STRATEGIES)}")
+        for k, part in enumerate(self.parts):
+            for kind, known in (("models", self.models), ("clusters", self.clusters)):
+                for name in getattr(part, kind) or []:
+                    if name not in known:
+                        raise SettingsError(f"{where}: parts[{k}].{kind}: unknown {suggest(name, known)}")
+
+
+def merge(table: Table, over: Table) -> Table:
+    """Return ``table`` with ``over`` on top, inner tables merged; a table with another name takes the place."""
+    merged = copy.deepcopy(table)
+    for key, value in over.items():
+        now = merged.get(key)
+        same = (
+            isinstance(now, dict) and isinstance(value, dict) and value.get("name", now.get("name")) == now.get("name")
+        )
+        merged[key] = merge(now, value) if same and isinstance(now, dict) else copy.deepcopy(value)
+    return merged
+
+
+def _complete(part: Part, whole: Part) -> Part:
+    said = {name: value for name, value in vars(part).items() if value is not None}
+    return dataclasses.replace(whole, **said)

@@ -1,0 +1,100 @@
+"""A study's folder: what was asked, what was computed, and who is at work in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from roundelay import config
+from roundelay.errors import CheckpointError, SettingsError
+from roundelay.runs.reader import read_object
+from roundelay.runs.run_folder import versions, write_atomically
+from roundelay.study.definition import Study
+from roundelay.study.matrix import Cell, Matrix, describe
+from roundelay.study.statistics import LAST
+
+__all__ = ["StudyFolder"]
+
+PATIENCE_SECONDS = 10.0  # those that a killed study has left behind end by themselves within moments
+
+
+class StudyFolder:
+    """``study.toml``, ``study.json``, ``settings/CELL.toml`` and ``runs/CELL/``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, name: str) -> Path:
+        """Return the folder of a cell's run."""
+        return self.path / "runs" / name
+
+    def create(self, study: Study, matrix: Matrix) -> None:
+        """Write down what is asked, before anything is computed."""
+        if self.path.exists() and any(self.path.iterdir()) and not (self.path / "study.json").exists():
+            others = [path.name for path in self.path.iterdir() if path.name != ".lock"]
+            if others:
+                raise SettingsError(f"{self.path}: not a study's folder ({others[0]} is there); give --out a new one")
+        (self.path / "settings").mkdir(parents=True, exist_ok=True)
+        (self.path / "runs").mkdir(exist_ok=True)
+        write_atomically(self.path / "study.toml", config.dump(study).encode())
+        about: dict[str, Any] = {
+            "title": study.title,
+            "target": config.plain(study.target),
+            "budget": {"frames": matrix.frames},
+            "baseline": matrix.baseline,
+            "blocks": study.blocks,
+            "tuning": config.plain(study.tuning) | {"evaluations": LAST},
+            "strategies": list(dict.fromkeys(cell.strategy for cell in matrix.cells)),
+            "cells": [describe(cell) for cell in [*matrix.trials, *matrix.cells]],
+        }
+        write_atomically(self.path / "study.json", json.dumps(about | versions(), indent=1).encode() + b"\n")
+
+    def outcome(self, cell: Cell) -> dict[str, Any] | None:
+        """Return what came of a cell with just these settings, if it was computed."""
+        found = read_object(self.run(cell.name) / "cell.json")
+        return found if found.get("digest") == cell.digest() else None
+
+    def changed(self, cell: Cell) -> bool:
+        """Tell whether the cell was computed with other settings."""
+        found = read_object(self.run(cell.name) / "cell.json")
+        return bool(found) and found.get("digest") != cell.digest()
+
+    def job(self, cell: Cell, study: Study) -> dict[str, Any]:
+        """Write the settings of a cell and say all that a worker needs to know."""
+        settings = self.path / "settings" / f"{cell.name}.toml"
+        write_atomically(settings, config.dump(cell.settings).encode())
+        decode = config.plain(study.decode) if study.decode is not None and not cell.trial else None
+        return {
+            "settings": str(settings),
+            "on": cell.on,
+            "run": str(self.run(cell.name)),
+            "cell": describe(cell),
+            "digest": cell.digest(),
+            "decode": decode,
+            "data": cell.settings["task"].get("data"),
+        }
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Be the only one at work here; the lock's descriptor is for those who work with us."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise CheckpointError(f"{self.path}: another study is at work in this folder") from None
+                    time.sleep(0.1)
+            yield descriptor
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,115 @@
+"""Minibatches of one or several splits, and frames around them.
+
+Legend: B items, T frames, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.minibatches import Batch, ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
+from roundelay.speech.features.network_inputs import Combined
+
+__all__ = ["Reading", "read_chunks", "read_frames", "read_utterances", "with_context"]
+
+Labels = Mapping[str, Mapping[str, Sequence[int]]]
+
+
+class _Named(Protocol):
+    """Minibatches that say whose frames they hold."""
+
+    def __len__(self) -> int: ...
+    def frames(self, epoch: int, index: int) -> int: ...
+    def load(self, epoch: int, index: int) -> Batch: ...
+    def utterances(self, epoch: int, index: int) -> list[str]: ...
+
+
+class Reading:
+    """The minibatches of several splits as one epoch; those of different splits take turns, as far as they go."""
+
+    def __init__(self, parts: Sequence[_Named], nominal_frames: int) -> None:
+        self._parts, self.nominal_frames = list(parts), nominal_frames
+        self._length = sum(len(part) for part in parts)
+        # Minibatch k of n lies at (k + 1/2) / n of an epoch, so that no split comes only at its end.
+        places = [((k + 0.5) / len(part), number, k) for number, part in enumerate(parts) for k in range(len(part))]
+        self._turns = [(number, k) for _, number, k in sorted(places)] if len(parts) > 1 else []
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _find(self, index: int) -> tuple[_Named, int]:
+        number, k = self._turns[index] if self._turns else (0, index)
+        return self._parts[number], k
+
+    def frames(self, epoch: int, index: int) -> int:
+        """Return the frames of a minibatch without loading it."""
+        part, k = self._find(index)
+        return part.frames(epoch, k)
+
+    def load(self, epoch: int, index: int) -> Batch:
+        """Read a minibatch."""
+        part, k = self._find(index)
+        return part.load(epoch, k)
+
+    def utterances(self, epoch: int, index: int) -> list[str]:
+        """Name the utterances of a minibatch, one for each item."""
+        part, k = self._find(index)
+        return part.utterances(epoch, k)
+
+
+def read_frames(
+    inputs: Mapping[str, Combined], targets: Mapping[str, Store], batch: int, seed: int, context: tuple[int, int]
+) -> Reading:
+    """Give ``batch`` single frames each with their context."""
+    left, right = context
+    parts = [
+        FrameMinibatches(inputs[split], targets[split], batch, left=left, right=right, seed=seed) for split in inputs
+    ]
+    return Reading(parts, batch)
+
+
+def read_chunks(
+    inputs: Mapping[str, Combined], targets: Mapping[str, Store], batch: int, seed: int, context: tuple[int, int],
+    length: int,
+) -> Reading:  # fmt: skip
+    """Give chunks of ``length`` frames, so many that they come to about ``batch`` frames."""
+    left, right = context
+    size = max(1, round(batch / length))
+
+    def read(split: str) -> _Named:
+        return ChunkMinibatches(
+            inputs[split], targets[split], size, length=length, left=left, right=right, seed=seed
+        )  # fmt: skip
+
+    return _averaged([read(split) for split in inputs], sum(store.num_rows for store in targets.values()))
+
+
+def read_utterances(
+    inputs: Mapping[str, Combined], labels: Labels, usable: Mapping[str, Sequence[str]], batch: int, seed: int
+) -> Reading:
+    """Give whole utterances, so many that they come to about ``batch`` frames on the average."""
+    lengths = [len(inputs[split][name]) for split in inputs for name in usable[split]]
+    size = max(1, round(batch * len(lengths) / max(1, sum(lengths))))
+
+    def read(split: str) -> _Named:
+        look: Callable[[str], Sequence[int]] = labels[split].__getitem__
+        return UtteranceMinibatches(inputs[split], look, size, seed=seed, utterances=usable[split])
+
+    return _averaged([read(split) for split in inputs], sum(lengths))
+
+
+def _averaged(parts: Sequence[_Named], frames: int) -> Reading:
+    """Call the average minibatch a full one, so that minibatches times that are the frames of an epoch."""
+    return Reading(parts, max(1, round(frames / sum(len(part) for part in parts))))
+
+
+def with_context(inputs: Tensor, lengths: Tensor, left: int, right: int) -> Tensor:
+    """Put context around utterances (B, T, F) of ``lengths`` (B): their first and last frames, repeated."""
+    times = torch.arange(-left, inputs.shape[1] + right)
+    times = torch.minimum(times.clamp(min=0)[None], (lengths - 1)[:, None])
+    return inputs.gather(1, times[:, :, None].expand(-1, -1, inputs.shape[2]))

@@ -1,0 +1,44 @@
+"""Sequences of labels: what CTC can align, what it heard, and how far that is from what was said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from torch import Tensor
+
+from roundelay.speech.features.network_inputs import Combined
+
+__all__ = ["greedy_labels", "label_errors", "long_enough"]
+
+_log = logging.getLogger(__name__)
+
+
+def long_enough(inputs: Combined, labels: Mapping[str, Sequence[int]], stride: int) -> list[str]:
+    """List the utterances with a step for each label, and one for the blank between two that are equal."""
+    good = []
+    for name in inputs.ids:
+        steps = -(-int(inputs.lengths[inputs.number(name)]) // stride)
+        needed = len(labels[name]) + sum(a == b for a, b in pairwise(labels[name]))
+        if steps and steps >= needed:
+            good.append(name)
+        else:
+            _log.warning("%s: %d steps are too few for %d labels; it is left out", name, steps, needed)
+    return good
+
+
+def greedy_labels(scores: Tensor) -> list[int]:
+    """Take the best label of each step (T, S), repetitions and blanks left out."""
+    best = scores.argmax(-1).tolist()
+    return [label for before, label in pairwise([0, *best]) if label and label != before]
+
+
+def label_errors(heard: Sequence[int], said: Sequence[int]) -> int:
+    """Count the insertions, deletions and substitutions between two sequences."""
+    row = list(range(len(said) + 1))
+    for i, one in enumerate(heard, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(said, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (one != other))
+    return row[-1]

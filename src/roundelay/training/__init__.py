@@ -1,0 +1,1 @@
+"""One learner's training: the loop, claims, recovery, checkpoints, evaluation."""

@@ -1,0 +1,64 @@
+"""What has to be the same on all learners: versions, code, settings, data.  It is compared when they first meet."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from roundelay.errors import Mismatch
+from roundelay.runs.run_folder import versions
+
+__all__ = ["compare", "fingerprint"]
+
+Print = dict[str, str]
+
+
+def fingerprint(settings: Mapping[str, Any]) -> Print:
+    """Return, by a name for each, what has to be the same on all learners; where data are is no part of it."""
+    task = settings.get("task", {})
+    data = task.get("data") if isinstance(task, Mapping) else None
+    plain = dict(settings) | {"task": {key: value for key, value in task.items() if key != "data"}}
+    made = {f"{name} version": text for name, text in versions().items() if name != "commit"}
+    made |= {"code": _digest_of_code(), **({"data": _digest_of_data(Path(data))} if data else {})}
+    return made | _flat(plain, "")
+
+
+def compare(prints: Sequence[Print], names: Sequence[str]) -> None:
+    """Raise a `Mismatch` that names the first thing in which two learners differ, and both."""
+    first = prints[0]
+    for name, other in zip(names[1:], prints[1:], strict=True):
+        for key in [*first, *(key for key in other if key not in first)]:
+            mine, theirs = first.get(key, "nothing"), other.get(key, "nothing")
+            if mine != theirs:
+                raise Mismatch(f"{names[0]} and {name} differ in {key}: {mine} and {theirs}; all have to run the same")
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Print:
+    made: Print = {}
+    for key, value in sorted(table.items()):
+        if isinstance(value, Mapping):
+            made |= _flat(value, f"{prefix}{key}.")
+        else:
+            made[prefix + key] = json.dumps(value)
+    return made
+
+
+@functools.cache
+def _digest_of_code() -> str:
+    root = Path(__file__).resolve().parents[1]
+    total = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return total.hexdigest()[:16]
+
+
+def _digest_of_data(folder: Path) -> str:
+    """Return the digest that prepared data have of themselves; what it says of a folder without one is its absence."""
+    try:
+        return str(json.loads((folder / "prepared.json").read_text(encoding="utf-8"))["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "no prepared data"

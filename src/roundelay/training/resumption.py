@@ -1,0 +1,193 @@
+"""Going on from a checkpoint: all agree on the newest that is whole, and put back what it holds."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from roundelay.errors import CheckpointError
+from roundelay.runtime import View
+from roundelay.training.checkpoint_files import Snapshot, choose
+from roundelay.training.evaluation import first_cut, gather_json
+from roundelay.training.fingerprint import compare
+from roundelay.training.recovery import make_plan
+from roundelay.training.snapshot import put_back, put_back_keepers, put_back_strategy, put_back_weights
+
+if TYPE_CHECKING:
+    from roundelay.training.loop import Training
+
+__all__ = ["plan_start", "report_start", "resume", "start_over"]
+
+logger = logging.getLogger(__name__)
+
+
+def report_start(training: Training) -> dict[str, Any]:
+    """Say what we run, and, unless we hold the model already, what checkpoints we can answer for."""
+    report: dict[str, Any] = {"seat": training.runtime.seat}
+    if training.fingerprint is not None:
+        report["print"] = training.fingerprint
+    if training.saver is not None and not training.holds:
+        report["held"] = training.saver.checkpoints.held(training.runtime.seat, training.runtime.seats)
+    return report
+
+
+def plan_start(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
+    """Make the plan that all go by; where nobody holds the model, it may come from a checkpoint.
+
+    A `Mismatch` says in what those who come differ.
+    """
+    told = [report for report in reports if "print" in report]
+    if told:
+        compare([report["print"] for report in told], [f"rank {report['seat']}" for report in told])
+    plan = make_plan(reports, safe)
+    held = [report["held"] for report in reports if "held" in report]
+    if held and not any(report["holds"] for report in reports):
+        plan["checkpoint"] = choose(held)
+        plan["damaged"] = sorted({each for report in held for each in report["damaged"]})
+    return plan
+
+
+def start_over(training: Training) -> None:
+    """Begin at the beginning, and forget what a run that never came to a whole checkpoint has left."""
+    first_cut(training, 0)
+    training.me.cut = training.lower
+    if training.saver is None:
+        return
+    if training.runtime.clock == "wall" or training.world.rank == 0:  # a simulated cluster has one record
+        training.runtime.record.restart()
+    if training.world.rank == 0:
+        training.saver.checkpoints.clean(None)
+
+
+async def resume(training: Training, view: View) -> None:
+    """Put back what the checkpoint of the plan holds, and go on as if nothing had happened since."""
+    saver, world, runtime = training.saver, training.world, training.runtime
+    assert saver is not None
+    plan: dict[str, int] = view.plan["checkpoint"]
+    position, size = plan["position"], plan["size"]
+    runtime.stand_still(still=True)
+    parts = [saver.checkpoints.read(position, part) for part in range(view.rank, size, view.size)]
+    for part in parts:
+        _check(training, part)
+    if parts:  # before anybody waits: virtual time does not pass meanwhile
+        runtime.restore({"now": parts[0].state["runtime"]["now"]})
+    saver.attempt = plan["attempt"] + 1
+    unsafe = parts[0].state.get("unsafe", []) if parts and size == view.size else []  # of a mean all is everyone's
+    everyone = await gather_json(world, {"unsafe": unsafe, **(_common(parts[0]) if view.rank == 0 else {})})
+    told = everyone[0]
+    restore = getattr(training.schedule, "restore", None)
+    if restore is not None:
+        restore(told["schedule"])
+    training.me.cut = told["cut"] * training.lower
+    await (_same(training, view, parts[0], told) if size == view.size else _resized(training, view, parts, told))
+    training.ledger.trained[:] = unsafe
+    training.offer_next(sorted(number for each in everyone for number in each["unsafe"]))
+    saver.checkpoints.remove([other for other in saver.checkpoints.positions() if other > position], view.rank)
+    if view.rank == 0:
+        saver.checkpoints.clean(position)
+    await world.mean(torch.zeros(1))  # from here to the next line that awaits, as in a meeting
+    if size == view.size:
+        put_back(training, parts[0])
+    else:
+        for part in reversed(parts):  # each may have written a record of its own
+            runtime.restore(part.state["runtime"])
+        runtime.restore({"now": told["now"]})
+        training.scores, training.loss = told["scores"], told["loss"]
+        if parts:
+            put_back_keepers(training.me, parts[0])
+    training.began = training.saved = runtime.now()
+    if view.rank == 0:
+        for line in view.plan["damaged"]:
+            logger.warning("%s; going on from the checkpoint before it, at minibatch %d", line, position)
+            runtime.record.write("damaged", training.who, runtime.now(), what=line)
+        runtime.record.write(
+            "resumed", training.who, runtime.now(), minibatch=position, size=view.size, of=size, rate=training.me.cut
+        )
+    await world.mean(torch.zeros(1))
+    runtime.stand_still(still=False)
+
+
+def _check(training: Training, part: Snapshot) -> None:
+    """See that a checkpoint is of this model and this strategy; a loop of the user's own may have changed meanwhile."""
+    assert training.saver is not None
+    where, strategy = training.saver.checkpoints.place(part.position), type(training.strategy).__name__
+    theirs, ours = part.state["shapes"], training.me.shapes
+    for their, our in itertools.zip_longest(theirs, ours, fillvalue=["nothing", []]):
+        if their != our:
+            found = f"{their[0]} {their[1]}, here {our[0]} {our[1]}"
+            raise CheckpointError(f"{where}: of another model: {found}; name another folder")
+    if part.state["strategy_name"] != strategy:
+        made = part.state["strategy_name"]
+        raise CheckpointError(f"{where}: made by {made}, not {strategy}; name another folder")
+
+
+def _common(part: Snapshot) -> dict[str, Any]:
+    """Return what all have to know, also who has no part of its own."""
+    names = ("schedule", "cut", "done", "warmup", "scores", "loss")
+    return {name: part.state[name] for name in names} | {"now": part.state["runtime"]["now"]}
+
+
+def _stand_at(training: Training, view: View, position: int, *, done: bool) -> None:
+    """Stand at the beginning of the stretch that begins at ``position``."""
+    training.holds, training.epoch = True, view.epoch
+    if not done and position < training.budget.total:
+        training.stretch = 0
+        while training.stretches[training.stretch].end <= position:
+            training.stretch += 1
+        if training.stretches[training.stretch].begin < position:
+            training.cut(position)
+            training.stretch += 1
+        first_cut(training, position)
+        now = training.stretches[training.stretch]
+        training.offer([(now.begin, now.end)])
+    else:
+        training.stretch = len(training.stretches)
+        training.offer([])
+
+
+def _claim(training: Training) -> None:
+    if training.stretch < len(training.stretches):
+        now = training.stretches[training.stretch]
+        training.claim_from(range(now.begin, now.end))
+
+
+async def _same(training: Training, view: View, part: Snapshot, told: dict[str, Any]) -> None:
+    """Go on with as many as there were: everyone has its own part."""
+    put_back_weights(training.me, [part])
+    _stand_at(training, view, part.position, done=told["done"])
+    await training.begin_strategy()
+    put_back_weights(training.me, [part])  # `setup` may scatter them
+    put_back_strategy(training.acting, part)
+    _claim(training)
+
+
+async def _resized(training: Training, view: View, parts: list[Snapshot], told: dict[str, Any]) -> None:
+    """Go on with another number: from the mean of all weights, with what a server alone knows, and ``shared`` state."""
+    me, world, servers = training.me, training.world, training.strategy.servers
+    own = parts[0].tensors["weights"].clone() if parts else me.weights.clone()
+    if parts:
+        put_back_weights(me, parts, rates=False)
+    _stand_at(training, view, view.plan["checkpoint"]["position"], done=told["done"])
+    await training.begin_strategy()
+    keeps = training.acting.keeps(me)
+    weight = 0.0 if keeps is None else float(len(parts))
+    await world.mean(me.weights, weight)
+    await me.settle("average", world, weight)
+    for constant in me.constants:
+        await world.broadcast(constant.data, root=servers)
+    for rank, ranges in enumerate(await gather_json(world, [[part.start, part.stop] for part in keeps or ()])):
+        for begin, end in ranges:
+            known = own[begin:end].to(me.weights) if world.rank == rank else me.weights[begin:end].clone()
+            me.weights[begin:end].copy_(await world.broadcast(known, root=rank))
+    if world.rank == servers and parts and told["warmup"] == (training.acting is training.warming):
+        put_back_strategy(training.acting, parts[0], training.acting.shared)
+    for name in training.acting.shared:
+        await world.broadcast(getattr(training.acting, name), root=servers)
+    if training.acting is training.strategy:
+        me.comm, me.stands_for = world, 1  # as `setup` found them
+    training.acting.regroup(me)
+    _claim(training)
