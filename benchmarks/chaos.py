@@ -94,7 +94,7 @@ def stop(strategy: str, seed: int) -> Result:
     """Stop a rank for 20 s: at a patience of 2 s (seed 0), and, seed 1, at one that outlasts it."""
     patience = 2.0 if seed == 0 else 60.0
     fault = Fault(PROCESSES - 1, 1.0, (signal.SIGSTOP, signal.SIGCONT), pause_seconds=STOP_SECONDS)
-    enough = 600 if patience > STOP_SECONDS and len(STRATEGIES[strategy]().pace(3)) == 1 else 2600
+    enough = 600 if patience > STOP_SECONDS and len(STRATEGIES[strategy]().lockstep_groups(3)) == 1 else 2600
     given = settings(strategy, minibatches=enough, step_seconds=STOP_STEP_SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         options = Options(patience_seconds=patience)

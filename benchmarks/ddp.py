@@ -32,9 +32,9 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
         runtime
     )
     runtime.run(training.assemble())
-    rank, size = training.me.number, training.learners
+    rank, size = training.learner.index, training.learners
     dist.init_process_group("gloo", init_method=f"file://{settings['meet']}", rank=rank, world_size=size)
-    modules = [DistributedDataParallel(task.module())]
+    modules = [DistributedDataParallel(task.make_module())]
     optimizer = sgd(modules[0])
 
     def peer() -> None:
@@ -50,7 +50,7 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
             claim = await training.claim()
             assert claim is not None
             gradient = training.begin(claim)
-            await runtime.compute(training.me, gradient)
+            await runtime.compute(training.learner, gradient)
             await training.end(claim, gradient.loss)
 
     ways = {"ddp": peer, "ours": lambda: runtime.run(minibatches())}

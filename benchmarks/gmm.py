@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from roundelay.speech.gmm.corpus_passes import Corpus
+from roundelay.speech.gmm.corpus_passes import UtteranceSet
 from roundelay.speech.gmm.front_end import FrontEnd
 from roundelay.speech.gmm.gmm_training import GmmSettings, Trainer, mono_realignments, train_monophones
 from roundelay.speech.gmm.hmm import Spelling
@@ -103,7 +103,7 @@ def an4(folder: Path, limit: int) -> Task:
     paths, speakers = table("wav.scp"), {u: s[0] for u, s in table("utt2spk").items()}
     stored = {u: extract(soundfile.read(folder / paths[u][0], dtype="float32")[0], FeatureSettings()) for u in text}
     front_end = FrontEnd()
-    corpus = Corpus.open(stored, text, speakers, Spelling(lexicon), front_end)
+    corpus = UtteranceSet.open(stored, text, speakers, Spelling(lexicon), front_end)
     features = {u: corpus.item(u).frames(front_end) for u in text}
     truth = {u: labels for u, labels in _shipped(folder, lexicon.phones).items() if u in text}
     return Task(features, text, lexicon, truth)
@@ -129,7 +129,7 @@ def ours(task: Task, iterations: int, num_gaussians: int) -> dict[str, float]:
     settings = GmmSettings(input="final", mono_iterations=iterations, mono_gaussians=num_gaussians)
     front_end = FrontEnd(input="final")
     with Workers(1) as workers:
-        corpus = Corpus.open(task.features, task.words, None, Spelling(task.lexicon), front_end)
+        corpus = UtteranceSet.open(task.features, task.words, None, Spelling(task.lexicon), front_end)
         trainer = Trainer(corpus, workers, settings, None)
         model = train_monophones(trainer, front_end, len(task.lexicon.phones))
         trainer.realign(model)

@@ -16,7 +16,7 @@ from roundelay.training.job import Job
 
 
 def by_hand(task: Noise) -> object:
-    module = task.module()
+    module = task.make_module()
     optimizer = sgd(module)
     number = 0
 
@@ -40,7 +40,7 @@ def ours(task: Noise) -> object:
         claim = await training.claim()
         assert claim is not None
         gradient = training.begin(claim)
-        await training.runtime.compute(training.me, gradient)
+        await training.runtime.compute(training.learner, gradient)
         await training.end(claim, gradient.loss)
 
     return lambda: complete(minibatch())

@@ -66,10 +66,10 @@ def extract_some(folder: Path, hours: float) -> None:
 
 def read_some(folder: Path, epochs: int) -> None:
     """Read every minibatch of frames."""
-    from roundelay.speech.features.array_store import Store
+    from roundelay.speech.features.array_store import ArrayStore
     from roundelay.speech.features.minibatches import FrameMinibatches
 
-    minibatches = FrameMinibatches(Store(folder / "features"), Store(folder / "targets"), 256)
+    minibatches = FrameMinibatches(ArrayStore(folder / "features"), ArrayStore(folder / "targets"), 256)
     for epoch in range(epochs):
         for index in range(len(minibatches)):
             minibatches.load(epoch, index)
@@ -84,10 +84,10 @@ def work(what: str, folder: Path, hours: float, epochs: int) -> None:
 
 
 def targets(folder: Path) -> None:
-    from roundelay.speech.features.array_store import Store, write_store
+    from roundelay.speech.features.array_store import ArrayStore, write_store
 
     random = np.random.default_rng(0)
-    store = Store(folder / "features")
+    store = ArrayStore(folder / "features")
     rows = ((name, random.integers(0, 300, int(n))) for name, n in zip(store.ids, store.lengths, strict=True))
     write_store(folder / "targets", rows, dim=0, dtype="int32")
 

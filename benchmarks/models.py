@@ -40,8 +40,8 @@ class Noise(Task):
     model: str = "dnn"
     batch: int = 256
     width: int = 1024
-    per_epoch: int = 10**9
-    held_out: int = 0
+    minibatches_per_epoch: int = 10**9
+    held_out_minibatches: int = 0
 
     def __post_init__(self) -> None:
         self.nominal_frames = self.batch
@@ -51,7 +51,7 @@ class Noise(Task):
         count = shape[0] * (21 if self.model == "blstm" else 1)
         self._y = [torch.randint(2000, (count,), generator=generator) for _ in range(4)]
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         torch.manual_seed(0)
         return Blstm() if self.model == "blstm" else dnn(self.width)
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from roundelay.learner import Learner
 from roundelay.planning.calibration import calibrate, read_spans
-from roundelay.planning.placeholders import Tally
+from roundelay.planning.placeholders import TotalsRecord
 from roundelay.planning.timing import period_of
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import time_only
@@ -79,11 +79,11 @@ class Dense(Task):
 
     width: int = 512
     sleep: float = 0.0
-    per_epoch: int = 10**9
+    minibatches_per_epoch: int = 10**9
     nominal_frames: int = FRAMES
-    held_out: int = 0
+    held_out_minibatches: int = 0
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         torch.manual_seed(0)
         layers = (layer for _ in range(LAYERS) for layer in (nn.Linear(self.width, self.width), nn.ReLU()))
         return nn.Sequential(*layers)
@@ -95,8 +95,8 @@ class Dense(Task):
         loss: Tensor = module(batch).square().mean()
         return loss
 
-    def gradient(self, me: Learner, batch: Any) -> float:
-        loss = super().gradient(me, batch)
+    def gradient(self, learner: Learner, batch: Any) -> float:
+        loss = super().gradient(learner, batch)
         time.sleep(self.sleep)
         return loss
 
@@ -130,7 +130,7 @@ def predicted(cluster: Cluster, base: Case, case: Case, steps: int) -> float:
     larger = case.model_bytes / base.model_bytes
     compute = dataclasses.replace(cluster.compute, seconds=cluster.compute.seconds * larger)
     machine = dataclasses.replace(cluster, model_bytes=case.model_bytes, compute=compute)
-    strategy, tally = find(case.strategy)(), Tally()
+    strategy, tally = find(case.strategy)(), TotalsRecord()
     steps = max(steps, 2 * period_of(strategy, FRAMES))
     time_only(strategy, machine, learners=case.processes, steps=steps, frames=FRAMES, record=tally)
     times: dict[str, list[float]] = {}

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from roundelay.planning.least_squares import fit
 from roundelay.planning.timing import time_strategy
-from roundelay.runtimes.cluster import Cluster, Compute, Link
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.strategies import Averaging
 
 MINUTES: dict[str, dict[int, float]] = {
@@ -45,7 +45,7 @@ def machine(numbers: Mapping[str, float]) -> Cluster:
         frames=1024,
         model_bytes=4.0 * PARAMETERS,
         compute=Compute(seconds=0.0, seconds_per_frame=numbers["seconds per frame"]),
-        between=Link(latency_seconds=0.0, bandwidth=numbers["bandwidth"]),
+        between=NetworkLink(latency_seconds=0.0, bandwidth=numbers["bandwidth"]),
         verb_seconds=numbers["latency"],
         epoch_seconds=numbers["seconds per epoch"],
     )

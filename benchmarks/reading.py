@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.minibatches import ChunkMinibatches, FrameMinibatches, Minibatches, UtteranceMinibatches
 
 DIM, SENONES, CONTEXT, SIZE, ROUNDS = 40, 300, 10, 256, 5
 
 
-def stores(folder: Path, hours: float) -> tuple[Store, Store]:
+def stores(folder: Path, hours: float) -> tuple[ArrayStore, ArrayStore]:
     """Write random features and targets: utterances of 3 to 8 seconds."""
     random = np.random.default_rng(0)
     lengths = []

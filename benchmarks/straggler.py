@@ -37,11 +37,11 @@ ASKED = {"adpsgd": "at least 0.90", "adpsgd-random": "at least 0.90", "synchrono
 class Sleepy(Task):
     """A gradient of a little work and much sleep."""
 
-    per_epoch: int = 10**9
+    minibatches_per_epoch: int = 10**9
     nominal_frames: int = 64
-    held_out: int = 0
+    held_out_minibatches: int = 0
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
 
@@ -52,12 +52,12 @@ class Sleepy(Task):
         loss: Tensor = module(batch).square().mean()
         return loss
 
-    def gradient(self, me: Learner, batch: Any) -> float:
+    def gradient(self, learner: Learner, batch: Any) -> float:
         begin = time.monotonic()
         loss = 0.0
         while time.monotonic() - begin < 0.005:
-            me.grad.zero_()
-            loss = super().gradient(me, batch)
+            learner.grad.zero_()
+            loss = super().gradient(learner, batch)
         time.sleep(0.045)
         return loss
 

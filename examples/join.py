@@ -25,6 +25,6 @@ for _ in range(10):
 with learner.consensus():
     loss = nn.functional.mse_loss(model(x), y)
 if learner.rank == 0:
-    print(f"{learner.learners} learners: loss {float(loss.detach()):.4f}")
+    print(f"{learner.num_learners} learners: loss {float(loss.detach()):.4f}")
 learner.save("join-model.safetensors")
 learner.close()

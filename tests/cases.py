@@ -18,7 +18,7 @@ from torch import Tensor
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulator.simulation import Outcome, SimulatedRuntime, simulate
+from roundelay.runtimes.simulator.simulation import SimulatedRuntime, SimulationOutcome, simulate
 from roundelay.strategies import ADPSGD, ASGD, BMUF, EASGD, STRATEGIES, Averaging, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training.job import Job
@@ -39,12 +39,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 CASES: dict[str, Callable[[], Strategy]] = {
     **{name: functools.partial(kind, **SETTINGS.get(name, {})) for name, kind in STRATEGIES.items()},
     "adpsgd complete": lambda: ADPSGD(topology="complete"),
-    "asgd with shards and a barrier": lambda: ASGD(servers=2, barrier=2, damping=1.0),
+    "asgd with shards and a barrier": lambda: ASGD(servers=2, staleness_bound=2, damping=1.0),
     "averaging in a butterfly": lambda: Averaging(period=2, topology="butterfly"),
     "averaging along a hopping ring": lambda: Averaging(period=2, topology="hopping-ring"),
     "bmuf, classical": lambda: BMUF(block=3, form="classical"),
     "eamsgd": lambda: EASGD(period=2, momentum=0.5),
-    "nodes by asgd": lambda: Hierarchical(outer=ASGD(barrier=1), learners_per_node=3),
+    "nodes by asgd": lambda: Hierarchical(outer=ASGD(staleness_bound=1), learners_per_node=3),
     "nodes by bmuf": lambda: Hierarchical(outer=BMUF(block=2)),
     "synchronous in parts": lambda: Synchronous(bucket_bytes=128),
 }
@@ -62,7 +62,7 @@ class Ran:
     events: list[dict[str, Any]]
     """The record."""
     seconds: float
-    outcome: Outcome | None = None
+    outcome: SimulationOutcome | None = None
 
     @property
     def trained(self) -> list[int]:
@@ -84,8 +84,8 @@ def run_simulated(job: Job, learners: int, cluster: Cluster | None = None, **mor
         finish = training.finish
 
         async def finished() -> Tensor:
-            ends[runtime.seat] = await finish()
-            return ends[runtime.seat]
+            ends[runtime.initial_rank] = await finish()
+            return ends[runtime.initial_rank]
 
         training.finish = finished  # type: ignore[method-assign]  # to see what every rank returns
         return training
@@ -95,7 +95,9 @@ def run_simulated(job: Job, learners: int, cluster: Cluster | None = None, **mor
     outcome = simulate(make, cluster or Cluster(), learners=learners, servers=servers, record=record, **more)
     events = [json.loads(line) for line in file.getvalue().splitlines()]
     consensus = [ends[seat] for seat in sorted(ends)]
-    return Ran(consensus, [training.me.weights for training in outcome.trainings], events, outcome.seconds, outcome)
+    return Ran(
+        consensus, [training.learner.weights for training in outcome.trainings], events, outcome.seconds, outcome
+    )
 
 
 def fitting(strategy: Strategy, learners: int) -> int:

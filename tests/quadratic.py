@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Compute
-from roundelay.runtimes.simulator.simulation import Outcome, SimulatedRuntime, simulate
+from roundelay.runtimes.simulator.simulation import SimulatedRuntime, SimulationOutcome, simulate
 from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
 from roundelay.training.budget import Budget
@@ -44,9 +44,9 @@ class Quadratic(Task):
     """Frames of each minibatch; one each by default."""
 
     def __post_init__(self) -> None:
-        self.per_epoch, self.nominal_frames, self.held_out = len(self.targets), 1, 1
+        self.minibatches_per_epoch, self.nominal_frames, self.held_out_minibatches = len(self.targets), 1, 1
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         return Point(self.start, self.size, self.tensors)
 
     def frames(self, epoch: int, index: int) -> int:
@@ -68,7 +68,7 @@ class Quadratic(Task):
 class Walk:
     """The path of every learner's first weight."""
 
-    outcome: Outcome
+    outcome: SimulationOutcome
     weights: dict[int, list[float]] = field(default_factory=dict)
 
     @property
@@ -92,7 +92,11 @@ def walk(
 ) -> Walk:
     """Train on one epoch of ``targets`` in the simulator, and keep every learner's weights after each of its steps."""
     task = Quadratic(targets, **settings.pop("task", {}))
-    budget = Budget(task.per_epoch, settings.pop("minibatches", task.per_epoch), **settings.pop("budget", {}))
+    budget = Budget(
+        task.minibatches_per_epoch,
+        settings.pop("minibatches", task.minibatches_per_epoch),
+        **settings.pop("budget", {}),
+    )
     job = Job(task, strategy, budget, settings.pop("optimizer", sgd(rate)), **settings)
     weights: dict[int, list[float]] = {}
 
@@ -100,7 +104,7 @@ def walk(
         training = job.training(runtime)
 
         def stepped(training: Training) -> None:
-            weights.setdefault(training.me.number, []).append(float(training.me.weights[0]))
+            weights.setdefault(training.learner.index, []).append(float(training.learner.weights[0]))
             if watch is not None:
                 watch(training)
 
@@ -115,10 +119,10 @@ def scattered(strategy: Strategy, start: Callable[[Learner], Tensor | float]) ->
     """Return ``strategy`` such that every learner starts somewhere else than the others."""
     kind = type(strategy)
 
-    def setup(self: Strategy, me: Learner) -> None:
-        if not me.serves:
-            me.weights.copy_(torch.as_tensor(start(me)).expand_as(me.weights))
-        kind.setup(self, me)
+    def setup(self: Strategy, learner: Learner) -> None:
+        if not learner.is_server:
+            learner.weights.copy_(torch.as_tensor(start(learner)).expand_as(learner.weights))
+        kind.setup(self, learner)
 
     settings = {each.name: getattr(strategy, each.name) for each in dataclasses.fields(strategy) if each.init}  # type: ignore[arg-type]  # every strategy is a dataclass
     made: Strategy = type(f"Scattered{kind.__name__}", (kind,), {"setup": setup})(**settings)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Compute, Link
-from roundelay.runtimes.simulator.simulation import Outcome, SimulatedRuntime, simulate
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
+from roundelay.runtimes.simulator.simulation import SimulatedRuntime, SimulationOutcome, simulate
 from roundelay.strategy import Strategy
 from roundelay.training.checkpoint_files import CheckpointSettings, Saver
 from roundelay.training.job import Job
@@ -20,7 +20,7 @@ from roundelay.training.loop import Training
 from support import sgd, tiny_job
 
 BY_FRAMES = CheckpointSettings(every_frames=1)  # how many is the budget's business
-UNEVEN = Cluster(compute=Compute(jitter=0.5, slowness=[1.0, 1.0, 2.0, 0.3]), inside=Link(0.01, 1e5))
+UNEVEN = Cluster(compute=Compute(jitter=0.5, slowness=[1.0, 1.0, 2.0, 0.3]), inside=NetworkLink(0.01, 1e5))
 
 
 class Stopped(Exception):
@@ -45,7 +45,7 @@ def run_in(
     stop: int | None = None,
     shuffle: int | None = None,
     watch: Callable[[Training], None] | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """Run ``job``, from the newest checkpoint in ``folder`` if there is one; stop it after so many steps of all."""
     assert job.checkpoint is not None
     job.saver, steps = Saver(folder, job.checkpoint), 0

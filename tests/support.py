@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulator.simulation import Outcome, simulate
+from roundelay.runtimes.simulator.simulation import SimulationOutcome, simulate
 from roundelay.strategy import Strategy
 from roundelay.tasks.tiny import Tiny
 from roundelay.training.budget import Budget
@@ -29,11 +29,11 @@ def tiny_job(strategy: Strategy, *, minibatches: int = 60, **settings: Any) -> J
     task = Tiny(
         **{"frames_per_epoch": 320, "batch": 16, "hidden": [8], "classes": 5, "features": 6} | settings.pop("task", {})
     )
-    budget = Budget(task.per_epoch, minibatches, **settings.pop("budget", {}))
+    budget = Budget(task.minibatches_per_epoch, minibatches, **settings.pop("budget", {}))
     return Job(task, strategy, budget, settings.pop("optimizer", sgd()), **settings)
 
 
-def simulated(job: Job, learners: int, cluster: Cluster | None = None, **more: Any) -> Outcome:
+def simulated(job: Job, learners: int, cluster: Cluster | None = None, **more: Any) -> SimulationOutcome:
     """Simulate ``job`` on ``learners`` learners."""
     return simulate(
         job.training, cluster or Cluster(), learners=learners, servers=job.strategy.servers, seed=job.seed, **more

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.training.budget import Budget, Claims, left_over
+from roundelay.training.budget import Budget, ClaimQueue, untrained
 
 
 def everyone_takes(left: Sequence[int], groups: list[list[int]], budget: Budget) -> dict[int, list[int | None]]:
     """Let all learners take their minibatches, in rounds where they know them, from one counter where not."""
     taken: dict[int, list[int | None]] = {}
     counter = 0
-    claims = {learner: Claims(left, groups, learner, budget) for group in groups for learner in group}
+    claims = {learner: ClaimQueue(left, groups, learner, budget) for group in groups for learner in group}
     active = list(groups)
     while active:
         for group in list(active):
@@ -79,10 +79,10 @@ def test_the_run_is_cut_at_epochs_evaluations_and_the_warm_up() -> None:
 
 
 def test_left_over() -> None:
-    assert left_over([(3, 9)], [[3, 5], [8], [12]]) == [(4, 5), (6, 8)]
-    assert left_over([(4, 5), (6, 8)], [[6], [3]]) == [(4, 5), (7, 8)]
-    assert left_over([(0, 10**9)], []) == [(0, 10**9)]
-    assert left_over([], [[1]]) == []
+    assert untrained([(3, 9)], [[3, 5], [8], [12]]) == [(4, 5), (6, 8)]
+    assert untrained([(4, 5), (6, 8)], [[6], [3]]) == [(4, 5), (7, 8)]
+    assert untrained([(0, 10**9)], []) == [(0, 10**9)]
+    assert untrained([], [[1]]) == []
 
 
 @pytest.mark.parametrize("settings", [{"total": 0}, {"per_epoch": 0}, {"evaluate_every": 0}])

@@ -8,7 +8,7 @@ import pytest
 
 from roundelay.errors import SettingsError
 from roundelay.runtimes.cluster import Cluster, Cut, Fault, Stop, Straggler
-from roundelay.runtimes.fault_plan import Chaos, Event, parse
+from roundelay.runtimes.fault_plan import FaultPlan, PlannedFault, parse
 
 
 def test_events_are_read() -> None:
@@ -16,11 +16,11 @@ def test_events_are_read() -> None:
         "kill 1 at 30s; stop 2 for 10s at 500ms; slow 0 x5 ;; cut 1,2 for 1m at 2; kill server 0 at 1h;", 3, 1
     )
     assert events == [
-        Event("kill", (1,), 30.0),
-        Event("stop", (2,), 0.5, 10.0),
-        Event("slow", (0,), factor=5.0),
-        Event("cut", (1, 2), 2.0, 60.0),
-        Event("kill", (0,), 3600.0, server=True),
+        PlannedFault("kill", (1,), 30.0),
+        PlannedFault("stop", (2,), 0.5, 10.0),
+        PlannedFault("slow", (0,), factor=5.0),
+        PlannedFault("cut", (1, 2), 2.0, 60.0),
+        PlannedFault("kill", (0,), 3600.0, server=True),
     ]
     assert [event.ranks(1) for event in events] == [[2], [3], [1], [2, 3], [0]]
 
@@ -58,19 +58,19 @@ def test_a_simulated_cluster_is_disturbed() -> None:
     text = (
         "kill server 0 at 1s; kill 1 at 2s; kill 1 at 3s; stop 2 for 4s at 5s; slow 0 x5 at 6s for 1s; cut 0,1 for 2s"
     )
-    cluster = Chaos(parse(text, 3, 1), servers=1, rejoins=1, patience_seconds=2.0).apply(Cluster())
+    cluster = FaultPlan(parse(text, 3, 1), servers=1, rejoins=1, patience_seconds=2.0).apply(Cluster())
     assert cluster.faults == [Fault(-1, 1.0, 0.5), Fault(1, 2.0, 0.5), Fault(1, 3.0, None)]
     assert cluster.stops == [Stop(2, 5.0, 4.0)]
     assert cluster.stragglers == [Straggler(0, 5.0, 6.0, 7.0, announce=True)]
     assert cluster.cuts == [Cut([0, 1], 0.0, 2.0)]
     assert cluster.patience_seconds == 2.0
-    assert Chaos().apply(Cluster(patience_seconds=7.0)) == Cluster(patience_seconds=7.0)
-    always = Chaos(parse("slow 0 x5", 3)).apply(Cluster()).stragglers[0]
+    assert FaultPlan().apply(Cluster(patience_seconds=7.0)) == Cluster(patience_seconds=7.0)
+    always = FaultPlan(parse("slow 0 x5", 3)).apply(Cluster()).stragglers[0]
     assert math.isinf(always.end_seconds)
 
 
 def test_an_event_that_never_happened_is_an_error() -> None:
-    chaos = Chaos(parse("kill 1 at 2s; stop 2 for 1s at 5s", 3), rejoins=1)
+    chaos = FaultPlan(parse("kill 1 at 2s; stop 2 for 1s at 5s", 3), rejoins=1)
     chaos.check([Fault(1, 2.0, 0.5), Stop(2, 5.0, 1.0)], 9.0)
     with pytest.raises(SettingsError, match=r"stop 2 for 1s at 5s never happened: the run ended after 4.5 s"):
         chaos.check([Fault(1, 2.0, 0.5)], 4.5)

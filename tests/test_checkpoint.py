@@ -21,16 +21,16 @@ import roundelay.training.checkpoint_files
 from command import ROUNDELAY
 from roundelay.errors import CheckpointError, NumericalError, SettingsError
 from roundelay.optim.schedules import Newbob
-from roundelay.runtimes.simulator.simulation import Outcome
+from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import BMUF, Averaging, Synchronous
-from roundelay.training.checkpoint_files import Checkpoints, CheckpointSettings, Saver, Snapshot, choose
+from roundelay.training.checkpoint_files import Checkpoints, CheckpointSettings, RankState, Saver, choose
 from roundelay.training.nonfinite import GuardSettings, persist
 from stopping import Stopped, events, job_of, run_in
 
 
-def snapshot(position: int = 40, rank: int = 0, size: int = 2, fill: float = 0.5) -> Snapshot:
+def snapshot(position: int = 40, rank: int = 0, size: int = 2, fill: float = 0.5) -> RankState:
     tensors = {"weights": torch.full((9,), fill), "steps": torch.tensor(7), "empty": torch.zeros(0)}
-    return Snapshot(position, rank, size, 0, tensors, {"loss": 0.25, "best": float("inf"), "names": ["a", "b"]})
+    return RankState(position, rank, size, 0, tensors, {"loss": 0.25, "best": float("inf"), "names": ["a", "b"]})
 
 
 def save_all(run: Path, *positions: int, size: int = 2) -> Checkpoints:
@@ -181,7 +181,7 @@ def test_settings_that_cannot_be(given_settings: dict[str, Any], said: str) -> N
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def stopped_and_through(tmp_path: Path) -> tuple[Path, Outcome]:
+def stopped_and_through(tmp_path: Path) -> tuple[Path, SimulationOutcome]:
     through, stopped = tmp_path / "through", tmp_path / "stopped"
     through.mkdir()
     stopped.mkdir()
@@ -266,10 +266,10 @@ class Exploding:
 
         job.task.load, job.task.gradient = loading, self.explode
 
-    def explode(self, me: Any, batch: Any) -> float:
-        loss = float(self.gradient(me, batch))
-        if self.now in self.minibatches and me.factor >= self.below:
-            me.grad.fill_(float("nan"))
+    def explode(self, learner: Any, batch: Any) -> float:
+        loss = float(self.gradient(learner, batch))
+        if self.now in self.minibatches and learner.factor >= self.below:
+            learner.grad.fill_(float("nan"))
             return float("nan")
         return loss
 
@@ -303,14 +303,14 @@ def test_too_many_skips_are_an_error(tmp_path: Path) -> None:
 def test_rolls_back_with_a_lower_rate(tmp_path: Path) -> None:
     guard = GuardSettings(nonfinite="rollback", lower=0.5)
 
-    def attempt(lower: float) -> Outcome:
+    def attempt(lower: float) -> SimulationOutcome:
         job = job_of(Synchronous(), guard=guard)
         job.lower = lower
         Exploding(job, {(1, 3)}, below=0.3)  # two rollbacks it takes
         return run_in(tmp_path, job, 2)
 
     outcome = persist(attempt, tmp_path, guard)
-    assert outcome.trainings[0].me.cut == 0.25
+    assert outcome.trainings[0].learner.rollback_lr_factor == 0.25
     resumed = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     rates = [(event["minibatch"], event["rate"]) for event in resumed if event["event"] == "resumed"]
     assert rates == [(21, 0.25)]  # the record is that of the last attempt
@@ -396,7 +396,7 @@ def test_a_full_or_read_only_disk_stops_the_run(how: str, tmp_path: Path) -> Non
 def test_with_patience_training_pauses_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, failures = Checkpoints.write, 2
 
-    def full(self: Checkpoints, snapshot: Snapshot) -> None:
+    def full(self: Checkpoints, snapshot: RankState) -> None:
         nonlocal failures
         if failures:
             failures -= 1

@@ -29,7 +29,7 @@ from roundelay.formats.text_tables import read_table
 from roundelay.runs.chrome_trace import read_record
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.fault_plan import parse as parse_chaos
-from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.gmm.arrays import read_tensors, write_tensors
 from roundelay.speech.language.decoding_graph import read_graph
 from roundelay.speech.language.lexicon import Lexicon
@@ -149,7 +149,7 @@ READERS = {
     "sphere": Reader(lambda path: audio.read(path, rate=None), _sphere(), "a.sph"),
     "tensors": Reader(lambda path: read_tensors(path, "model"), _tensors()),
     "store": Reader(
-        lambda path: [np.asarray(rows) for rows in Store(path.parent).values()],
+        lambda path: [np.asarray(rows) for rows in ArrayStore(path.parent).values()],
         _index(),
         "index.json",
         (("shard-00000.raw", np.ones(6, "f4").tobytes()),),

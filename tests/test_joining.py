@@ -25,7 +25,7 @@ from command import ROUNDELAY
 from roundelay.errors import CheckpointError, NumericalError, SettingsError
 from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
 from roundelay.runtimes.single_learner import LocalRuntime
-from roundelay.user_loop.joined_learner import Joined
+from roundelay.user_loop.joined_learner import JoinedLearner
 
 BATCHES = [(torch.full((4, 3), float(k)) / 10, torch.ones(4, 1)) for k in range(12)]
 
@@ -35,7 +35,7 @@ def model() -> nn.Module:
     return nn.Linear(3, 1)
 
 
-def joined(module: nn.Module, strategy: roundelay.Strategy | None = None, **more: Any) -> Joined:
+def joined(module: nn.Module, strategy: roundelay.Strategy | None = None, **more: Any) -> JoinedLearner:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     return roundelay.join(module, optimizer, strategy or roundelay.Synchronous(), runtime=LocalRuntime(), **more)
 
@@ -334,7 +334,7 @@ def test_loops_after_one_another_are_recorded_under_mpi(tmp_path: Path) -> None:
     check_records(tmp_path, "mpi")
 
 
-def train_recorded(folder: Path, **more: Any) -> Joined:
+def train_recorded(folder: Path, **more: Any) -> JoinedLearner:
     module = model()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     with roundelay.join(module, optimizer, roundelay.Synchronous(), record=folder, **more) as learner:
@@ -379,7 +379,7 @@ def test_a_checkpoint_of_which_nothing_is_left_begins_the_record_anew(tmp_path: 
 def test_what_is_not_finite_stops_the_run(told: bool, what: str) -> None:
     module = model()
 
-    def train(learner: Joined) -> None:
+    def train(learner: JoinedLearner) -> None:
         for k, (x, y) in enumerate(learner.share(BATCHES)):
             with learner.minibatch() as minibatch:
                 loss = nn.functional.mse_loss(module(x), y) * (float("nan") if k == 3 else 1.0)

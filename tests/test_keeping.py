@@ -15,14 +15,14 @@ from torch import Tensor
 from roundelay.errors import SettingsError
 from roundelay.experiment.execution import train_simulated
 from roundelay.experiment.settings import BudgetSettings, Experiment
-from roundelay.optim.early_stopping import Patient
+from roundelay.optim.early_stopping import EarlyStopping
 from roundelay.optim.rate_scaling import RateSettings
 from roundelay.optim.schedules import Constant, Newbob
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.task import Scores
 from roundelay.training.loop import Training
-from roundelay.training.model_selection import KeepSettings, Kept
+from roundelay.training.model_selection import KeepSettings, ModelSelector
 
 TINY = {"name": "tiny", "frames_per_epoch": 320, "batch": 16, "hidden": [8], "classes": 5, "features": 6}
 
@@ -38,7 +38,7 @@ def train(what: Experiment, folder: Path) -> tuple[dict[str, Any], dict[str, Ten
 
     def watch(training: Training) -> None:
         def note(training: Training) -> None:
-            if training.me.number == 0 and training.evaluated is not None:
+            if training.learner.index == 0 and training.evaluated is not None:
                 seen.append((training.evaluated.clone(), dict(training.scores)))
 
         training.on_scores = note
@@ -53,7 +53,7 @@ def tensors(what: Experiment, vector: Tensor) -> dict[str, Tensor]:
     """Lay a flat vector out as the model's tensors."""
     from roundelay.learner import Learner
 
-    module = what.make_task().module()
+    module = what.make_task().make_module()
     Learner(module).load(vector)
     return dict(module.state_dict())
 
@@ -86,7 +86,7 @@ def test_the_best_is_kept(tmp_path: Path) -> None:
 def test_the_best_may_be_judged_by_errors(tmp_path: Path) -> None:
     result, _, seen = train(experiment("best", keep={"by": "error"}), tmp_path / "run")
     assert result["scores"]["error"] == min(scores["error"] for _, scores in seen)
-    kept = Kept(KeepSettings(model="best", by="wer"))
+    kept = ModelSelector(KeepSettings(model="best", by="wer"))
     with pytest.raises(SettingsError, match="keep.by: no score 'wer'; there are error, loss"):
         kept.add(1, torch.zeros(1), {"loss": 1.0, "error": 0.5})
 
@@ -123,10 +123,10 @@ def test_processes_keep_it_too(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_holds_what_is_kept() -> None:
-    kept = Kept(KeepSettings(model="average", last=2))
+    kept = ModelSelector(KeepSettings(model="average", last=2))
     for position in (10, 20, 30):
         kept.add(position, torch.full((3,), float(position)), {"loss": 1.0 / position, "error": 0.5})
-    again = Kept(KeepSettings(model="average", last=2))
+    again = ModelSelector(KeepSettings(model="average", last=2))
     again.load_state_dict(kept.state_dict())
     assert {key: x.tolist() for key, x in again.state_dict().items()} == {
         key: x.tolist() for key, x in kept.state_dict().items()
@@ -135,20 +135,20 @@ def test_a_checkpoint_holds_what_is_kept() -> None:
 
 
 def test_patience_ends() -> None:
-    patient = Patient(Constant(), 2, least=0.1)
+    patient = EarlyStopping(Constant(), 2, least=0.1)
     losses = [1.0, 0.8, 0.75, 0.5, 0.49, 0.48]  # 0.75 is better than 0.8, but not by a tenth
-    assert [patient.met({"loss": loss}) for loss in losses] == [False, False, False, False, False, True]
-    again = Patient(Constant(), 2)
+    assert [patient.on_evaluation({"loss": loss}) for loss in losses] == [False, False, False, False, False, True]
+    again = EarlyStopping(Constant(), 2)
     again.restore(patient.state())
-    assert again.met({"loss": 0.6})
+    assert again.on_evaluation({"loss": 0.6})
 
 
 def test_patience_leaves_the_schedule_alone() -> None:
-    patient, alone = Patient(Newbob(), 99), Newbob()
+    patient, alone = EarlyStopping(Newbob(), 99), Newbob()
     for loss in (1.0, 0.9, 0.899, 0.85, 0.8499):
-        assert patient.met({"loss": loss}) == alone.met({"loss": loss})
+        assert patient.on_evaluation({"loss": loss}) == alone.on_evaluation({"loss": loss})
         assert patient(0.0) == alone(0.0)
-    again = Patient(Newbob(), 99)
+    again = EarlyStopping(Newbob(), 99)
     again.restore(patient.state())
     assert again(0.0) == alone(0.0) < 1
 
@@ -163,7 +163,7 @@ def test_a_run_stops_early(tmp_path: Path) -> None:
 def rate_of(**settings: Any) -> float:
     what = Experiment(TINY, optimizer={"name": "SGD", "lr": 0.1}, **settings)
     job = what.job()
-    rate: float = job.optimizer(job.task.module()).param_groups[0]["lr"]
+    rate: float = job.optimizer(job.task.make_module()).param_groups[0]["lr"]
     return rate
 
 
@@ -184,7 +184,7 @@ def test_an_effective_rate_is_that_of_the_mean(tmp_path: Path) -> None:
     def moved(learners: int, scale: str) -> Tensor:
         what = Experiment.of(both | {"learners": learners, "rate": {"scale": scale}})
         _, saved, _ = train(what, tmp_path / f"{learners}{scale}")
-        first = what.make_task().module().state_dict()
+        first = what.make_task().make_module().state_dict()
         return torch.cat([(saved[name] - first[name]).reshape(-1) for name in first])
 
     alone, scaled, unscaled = moved(1, "learners"), moved(2, "learners"), moved(2, "none")

@@ -76,20 +76,20 @@ def test_each_rbm_is_trained_on_what_the_layers_below_make_of_the_data() -> None
     frames = stages.task.load(0, 3)[0]
     mean, deviation = first.task.moments  # type: ignore[attr-defined]  # it is an RBMTask
     torch.testing.assert_close(rows, (frames - mean) / deviation)
-    whole = torch.cat([first.task.load(0, k) for k in range(first.task.per_epoch)])
+    whole = torch.cat([first.task.load(0, k) for k in range(first.task.minibatches_per_epoch)])
     assert whole.mean(0).abs().max() < 1e-5
     assert (whole.std(0) - 1).abs().max() < 0.01
 
-    rbm = first.task.module()
+    rbm = first.task.make_module()
     assert isinstance(rbm, RBM)
     assert rbm.kind == "gaussian"
     stages.absorb(0, rbm)
     second = stages.job(1)
     torch.testing.assert_close(second.task.load(0, 3), rbm.hidden(rows).detach())
-    above = second.task.module()
+    above = second.task.make_module()
     assert isinstance(above, RBM)
     assert above.kind == "bernoulli"
-    whole = torch.cat([second.task.load(0, k) for k in range(second.task.per_epoch)])
+    whole = torch.cat([second.task.load(0, k) for k in range(second.task.minibatches_per_epoch)])
     torch.testing.assert_close(torch.sigmoid(above.visible_bias.detach()), whole.mean(0))
 
 
@@ -101,7 +101,7 @@ def test_the_stack_is_what_the_run_starts_with(tmp_path: Path) -> None:
     )
     assert sorted(trained) == ["0.bias", "0.weight", "2.bias", "2.weight"]
     assert all(torch.equal(model[name], trained[name]) for name in trained)
-    fresh = asked.make_task().module().state_dict()
+    fresh = asked.make_task().make_module().state_dict()
     assert torch.equal(model["4.weight"], fresh["4.weight"])
     assert not torch.equal(model["2.weight"], fresh["2.weight"])
     about = json.loads((tmp_path / "run" / "pretrain" / "model.json").read_text())
@@ -145,7 +145,7 @@ def test_layerwise_grows_the_network(tmp_path: Path) -> None:
     stages = Pretraining(asked)
     assert stages.stages == 2
     job = stages.job(0)
-    module = job.task.module()
+    module = job.task.make_module()
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in layers] == [(6, 10), (10, 5)]
     run(asked, tmp_path / "run")
@@ -164,7 +164,7 @@ def test_layerwise_keeps_batch_norm_and_dropout_where_they_belong() -> None:
     asked = experiment(
         "layerwise", task={"hidden": [8, 8, 8], "batch_norm": True, "dropout": 0.1, "activation": "relu"}
     )
-    module = Pretraining(asked).job(1).task.module()
+    module = Pretraining(asked).job(1).task.make_module()
     kinds = [type(layer).__name__ for layer in module.children()]
     assert kinds == [*["Linear", "BatchNorm1d", "ReLU", "Dropout"] * 2, *["Identity"] * 4, "Linear"]
 
@@ -241,7 +241,7 @@ def test_several_hosts_are_refused_with_advice(tmp_path: Path) -> None:
 
 def test_listens_to_a_layer_without_disturbing_the_model() -> None:
     task = experiment(task={"dropout": 0.5}).make_task()
-    model = task.module().train()
+    model = task.make_module().train()
     rows = inputs_of(task, model, "3", 0)
     assert rows.shape == (16, 10)
     assert torch.equal(rows, inputs_of(task, model, "3", 0))  # no dropout
@@ -263,7 +263,7 @@ def test_what_cannot_be_pretrained_leaves_no_folder_behind(tmp_path: Path) -> No
 def test_layers_are_trained_at_the_scaled_rate() -> None:
     asked = experiment("layerwise", "averaging", learners=4, rate={"scale": "learners"})
     job = Pretraining(asked).job(0)
-    assert job.optimizer(job.task.module()).param_groups[0]["lr"] == pytest.approx(4 * 0.05)
+    assert job.optimizer(job.task.make_module()).param_groups[0]["lr"] == pytest.approx(4 * 0.05)
 
 
 def test_models_that_cannot_be_pretrained() -> None:

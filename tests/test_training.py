@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from roundelay.errors import LearnerLost, Mismatch, NumericalError
 from roundelay.learner import Learner
-from roundelay.optim.schedules import Exponential, Newbob
+from roundelay.optim.schedules import ExponentialDecay, Newbob
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, Straggler
 from roundelay.strategies.averaging import Averaging
@@ -29,20 +29,20 @@ from support import adamw, sgd, simulated, tiny_job
 class Gossip(Asynchronous):
     """A small asynchronous strategy: pull towards the next learner by requests."""
 
-    conserves: ClassVar[bool] = True
+    conserves_mean: ClassVar[bool] = True
     share: float = 1 / 3
 
-    def overlap(self, me: Learner) -> None:
-        self.averaging = me.comm.request(me.weights, to=(me.comm.rank + 1) % me.comm.size)
+    def overlap(self, learner: Learner) -> None:
+        self.averaging = learner.comm.request(learner.weights, to=(learner.comm.rank + 1) % learner.comm.size)
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        difference = self.share * (me.weights - theirs)
-        me.weights.sub_(difference)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        difference = self.share * (learner.weights - theirs)
+        learner.weights.sub_(difference)
         return difference
 
-    async def step(self, me: Learner) -> None:
-        me.weights.add_(await self.averaging)
-        me.descend()
+    async def step(self, learner: Learner) -> None:
+        learner.weights.add_(await self.averaging)
+        learner.descend()
 
 
 @dataclass
@@ -51,15 +51,15 @@ class Server(Asynchronous):
 
     servers: int = 1
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        me.descend(theirs)
-        return me.weights
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        learner.descend(theirs)
+        return learner.weights
 
-    async def step(self, me: Learner) -> None:
-        me.weights.copy_(await me.comm.request(me.grad, to=0))
+    async def step(self, learner: Learner) -> None:
+        learner.weights.copy_(await learner.comm.request(learner.grad, to=0))
 
-    async def consensus(self, me: Learner) -> Tensor:
-        return await me.comm.broadcast(me.weights.clone(), root=0)
+    async def consensus(self, learner: Learner) -> Tensor:
+        return await learner.comm.broadcast(learner.weights.clone(), root=0)
 
 
 ALL: list[Strategy] = [Synchronous(), Averaging(period=3), Gossip(), Server()]
@@ -80,19 +80,19 @@ def trained(lines: list[dict[str, Any]]) -> Counter[int]:
 def plain_sgd(make: Any, minibatches: int) -> Tensor:
     """One learner by hand, as anyone would write it in PyTorch."""
     task = tiny_job(Synchronous()).task
-    module = task.module()
+    module = task.make_module()
     optimizer = make(module)
     for number in range(minibatches):
         optimizer.zero_grad()
-        task.loss(module, task.load(*divmod(number, task.per_epoch))).backward()
+        task.loss(module, task.load(*divmod(number, task.minibatches_per_epoch))).backward()
         optimizer.step()
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
 def flat(vector: Tensor, module: nn.Module) -> Tensor:
     """A consensus without the padding of the vector."""
-    me = Learner(module, None)
-    return torch.cat([place.view(vector).reshape(-1) for place in me.places])
+    learner = Learner(module, None)
+    return torch.cat([place.view(vector).reshape(-1) for place in learner.slots])
 
 
 @pytest.mark.parametrize("make", [sgd(0.05, 0.9), adamw()], ids=["momentum", "adamw"])
@@ -100,7 +100,7 @@ def flat(vector: Tensor, module: nn.Module) -> Tensor:
 def test_one_learner_is_plain_sgd_to_the_bit(strategy: Strategy, make: Any) -> None:
     job = tiny_job(strategy, minibatches=50, optimizer=make)
     outcome = simulated(job, 1)
-    assert torch.equal(flat(outcome.consensus, job.task.module()), plain_sgd(make, 50))
+    assert torch.equal(flat(outcome.consensus, job.task.make_module()), plain_sgd(make, 50))
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: type(s).__name__)
@@ -138,12 +138,12 @@ def test_statistics_of_batch_norm_are_averaged_and_right_in_the_consensus() -> N
     task = {"batch_norm": True}
     for strategy in ALL:
         outcome = simulated(tiny_job(strategy, minibatches=400, task=task), 4)
-        me = outcome.trainings[-1].me
-        variance = next(place for place in me.places if place.name == "1.running_var").view(outcome.consensus)
+        learner = outcome.trainings[-1].learner
+        variance = next(place for place in learner.slots if place.name == "1.running_var").view(outcome.consensus)
         assert bool((variance > 0.05).all())
         assert not torch.allclose(variance, torch.ones_like(variance), atol=0.05)
         assert outcome.trainings[-1].scores["loss"] < 0.9  # evaluated with these statistics
-    everyone = [training.me for training in simulated(tiny_job(Synchronous(), task=task), 4).trainings]
+    everyone = [training.learner for training in simulated(tiny_job(Synchronous(), task=task), 4).trainings]
     assert all(torch.equal(other.weights, everyone[0].weights) for other in everyone)
 
 
@@ -151,12 +151,12 @@ def test_schedules_do_not_depend_on_the_number_of_learners() -> None:
     rates: dict[int, list[tuple[int, float]]] = {}
     for learners in (1, 4):
         seen: list[tuple[int, float]] = []
-        job = tiny_job(Synchronous(), schedule=lambda: Exponential(frames=60 * 16, final=0.1))
+        job = tiny_job(Synchronous(), schedule=lambda: ExponentialDecay(frames=60 * 16, final=0.1))
         make = job.training
 
         def training(runtime: Any, make: Any = make, seen: Any = seen) -> Any:
             made = make(runtime)
-            made.on_step = lambda t: seen.append((t.me.minibatch, t.me.factor))
+            made.on_step = lambda t: seen.append((t.learner.minibatch, t.learner.factor))
             return made
 
         job.training = training  # type: ignore[method-assign, assignment]  # to look at each step
@@ -179,7 +179,7 @@ class Diverging(Task):
 
     per_epoch, nominal_frames, held_out = 10, 4, 0
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         return nn.Linear(1, 1)
 
     def load(self, epoch: int, index: int) -> float:
@@ -189,7 +189,7 @@ class Diverging(Task):
         loss: Tensor = module(torch.tensor([batch])).sum()
         return loss
 
-    def where(self, epoch: int, index: int) -> str:
+    def describe(self, epoch: int, index: int) -> str:
         return f"utterance {index}"
 
 
@@ -204,8 +204,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where() -> None:
 class Breaking(Strategy):
     """Loses its weights."""
 
-    async def step(self, me: Learner) -> None:
-        me.weights[3] = math.inf
+    async def step(self, learner: Learner) -> None:
+        learner.weights[3] = math.inf
 
 
 def test_weights_that_are_not_finite_stop_the_run() -> None:
@@ -217,8 +217,8 @@ def test_weights_that_are_not_finite_stop_the_run() -> None:
 class Leaky(Gossip):
     """Forgets to give back what it takes."""
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        return self.share * (me.weights - theirs)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        return self.share * (learner.weights - theirs)
 
 
 def test_debug_mode_finds_mixing_that_does_not_conserve_the_mean() -> None:
@@ -231,20 +231,20 @@ def test_debug_mode_finds_mixing_that_does_not_conserve_the_mean() -> None:
 class Confused(Strategy):
     """Calls another collective on one learner."""
 
-    async def step(self, me: Learner) -> None:
-        if me.number == 1:
-            await me.comm.mean(torch.zeros(3))
+    async def step(self, learner: Learner) -> None:
+        if learner.index == 1:
+            await learner.comm.mean(torch.zeros(3))
         else:
-            await me.comm.mean(me.grad)
+            await learner.comm.mean(learner.grad)
 
 
 @dataclass
 class Stuck(Strategy):
     """Waits for a message that nobody sends."""
 
-    async def step(self, me: Learner) -> None:
-        if me.number == 0:
-            await me.comm.exchange(me.grad, to=1, of=1)
+    async def step(self, learner: Learner) -> None:
+        if learner.index == 0:
+            await learner.comm.exchange(learner.grad, to=1, source=1)
 
 
 def test_mismatched_collectives_and_deadlocks_are_named() -> None:

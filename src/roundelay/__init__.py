@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from roundelay.strategies.synchronous import Synchronous
     from roundelay.strategy import Asynchronous, Strategy
     from roundelay.task import Task
-    from roundelay.user_loop.joined_learner import Joined, join
+    from roundelay.user_loop.joined_learner import JoinedLearner, join
 
 __all__ = [
     "ADPSGD",
@@ -50,7 +50,7 @@ __all__ = [
     "DiLoCo",
     "GossipPGA",
     "Hierarchical",
-    "Joined",
+    "JoinedLearner",
     "Learner",
     "PairwiseADPSGD",
     "RandomADPSGD",

@@ -1,4 +1,4 @@
-"""The verbs by which learners talk to each other; every runtime has its own communicator."""
+"""The operations by which learners communicate; every runtime has its own communicator."""
 
 from __future__ import annotations
 
@@ -7,64 +7,64 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["Communicator", "Later"]
+__all__ = ["Communicator", "DeferredReply"]
 
 
 class Communicator(Protocol):
-    """Five verbs and a way to make smaller groups.
+    """Five operations and a way to make smaller groups.
 
-    A verb starts at once and returns an awaitable; await it where the result is needed, and before the step is over.
-    `mean`, `gather` and `broadcast` are collectives: every rank of the group calls them, in one order.  A collective
-    works in place: leave its tensor alone until then; one that raises has left the tensor as it was.  `exchange`,
-    `request` and the root of `broadcast` copy their tensor at once, so that it may change at once.
+    An operation starts at once and returns an awaitable; await it where you need the result, within the same step.
+    `mean`, `gather` and `broadcast` are collectives: every rank of the group calls them, in the same order.  A
+    collective works in place: do not use its tensor before the await; if it raises, the tensor is unchanged.
+    `exchange`, `request` and the root of `broadcast` copy their tensor at once: it may change right after the call.
 
-    What `gather`, `exchange` and `request` return is lent: read it before the next verb of that kind.
+    Results of `gather`, `exchange` and `request` are valid until the next operation of that kind.
 
     Sums are taken in rank order wherever the runtime has the choice, so that runtimes agree to the bit.
     """
 
     @property
     def rank(self) -> int:
-        """Our place in the group, from 0."""
+        """Our rank in the group, from 0."""
 
     @property
     def size(self) -> int:
-        """How many are in the group."""
+        """Number of ranks in the group."""
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
-        """Replace ``x`` by the mean over the group, sum(w x) / sum(w); left as it is where all weights are 0."""
+        """Weighted all-reduce: replace ``x`` by sum(w x) / sum(w); unchanged if all weights are 0."""
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        """Everyone's ``x`` in rank order; sizes may differ, dtypes may not."""
+        """All-gather: return ``x`` of all ranks in rank order; sizes may differ, dtypes may not."""
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        """Copy ``root``'s ``x`` into everyone's."""
+        """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
 
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
-        """Send ``x`` to one rank and receive the tensor that another sends us by the same verb."""
+    def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
+        """Send ``x`` to rank ``to``; return the tensor that rank ``source`` sends us by the same operation."""
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
-        """Have ``to``'s strategy `serve` our ``x``, whatever it is doing, and receive its answer."""
+        """Send ``x`` to rank ``to``, whatever it is doing; return the reply of its strategy's `serve`."""
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        """Make the communicator of the group we are in; every rank names the same partition, in one order."""
+        """Return the communicator of our group; every rank gives the same partition, in the same order."""
 
 
-class Later:
-    """An answer to a request that a later `serve` will give."""
+class DeferredReply:
+    """A reply to a request that is sent later, by a later `serve`."""
 
     def __init__(self) -> None:
         self._answer: Tensor | None = None
         self._send: Callable[[Tensor], None] | None = None
 
-    def give(self, answer: Tensor) -> None:
-        """Answer now."""
+    def send(self, answer: Tensor) -> None:
+        """Send the reply now."""
         self._answer = answer
         if self._send is not None:
             self._send(answer)
 
-    def then(self, send: Callable[[Tensor], None]) -> None:
-        """Have ``send`` called with the answer once it is given; for runtimes."""
+    def on_send(self, send: Callable[[Tensor], None]) -> None:
+        """Call ``send`` with the reply as soon as there is one; for runtimes."""
         self._send = send
         if self._answer is not None:
             send(self._answer)

@@ -11,51 +11,50 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
-from roundelay.vector import Place, lay_out
+from roundelay.vector import Slot, make_layout
 
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator
 
-__all__ = ["Keeper", "Learner"]
+__all__ = ["Learner", "Stateful"]
 
 
-class Keeper(Protocol):
-    """Something with state of its own that belongs to one learner: NG-SGD factors, a residual, ….
+class Stateful(Protocol):
+    """An object with state that belongs to one learner: NG-SGD factors, a residual, ….
 
-    A module brings its keepers in ``roundelay_keepers``, by name.
+    A module names its own in a dict ``roundelay_stateful``.
     """
 
-    def attach(self, me: Learner) -> None:
-        """Belong to ``me`` from now on."""
+    def attach(self, learner: Learner) -> None:
+        """Become part of ``learner``."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All state as tensors."""
+        """Return all state as tensors."""
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
 
 
 class Learner:
-    """Flat ``weights``, and the flat ``grad`` that was taken at ``seen``, a snapshot of them.
+    """Flat ``weights``, a ``snapshot`` of them, and the flat ``grad`` computed at it.
 
-    The vector holds all trained parameters, each at a multiple of 64 bytes, and behind them, from ``tail`` on, all
-    floating buffers.  The module's tensors are views into ``seen`` and ``grad``, so that requests served during the
-    backward pass change ``weights`` without tearing what it reads.  Parameters of a narrower type than the vector are
-    cast at the snapshot.
+    The vector holds all trained parameters, each at a multiple of 64 bytes, and after them, from index ``tail`` on, all
+    floating buffers.  The module's tensors are views into ``snapshot`` and ``grad``: a request served during the
+    backward pass changes only ``weights``.  Parameters of a type narrower than the vector's are cast at the snapshot.
 
-    Buffers (batch-norm statistics) ride along: the forward pass changes them in ``seen``, the *change* lands in the
-    tail of ``grad``, and `descend` adds it to ``weights``.  So whatever a strategy does to gradients and weights, it
-    does to the statistics too.  Frozen parameters and integer buffers are ``constants``: the same on all learners.
+    Buffers (batch-norm statistics) are part of the vector: the forward pass changes them in ``snapshot``, the *change*
+    goes into the tail of ``grad``, and `descend` adds it to ``weights``.  So a strategy treats statistics as it treats
+    gradients and weights.  Frozen parameters and integer buffers are ``constants``: the same on all learners.
     """
 
     comm: Communicator
-    """Everyone in this run, servers first; given by the runtime.  In `Hierarchical`: the leaders of all nodes."""
+    """All ranks of this run, servers first; set by the runtime.  In `Hierarchical`: the leaders of all nodes."""
     schedule: Callable[[float], float] | None = None
-    """A factor of the learning rate, by frames of the whole run; given by the loop."""
-    cut: float = 1.0
-    """Another factor of the learning rate, below 1 after the run was rolled back; given by the loop."""
-    stands_for: int = 1
-    """How many learners we are in a mean over weights: the leader of a node stands for all of it."""
+    """A factor of the learning rate, by frames of the whole run; set by the loop."""
+    rollback_lr_factor: float = 1.0
+    """Another factor of the learning rate, below 1 after the run was rolled back; set by the loop."""
+    multiplicity: int = 1
+    """How many learners this one represents in a mean of weights; a node's leader: the node."""
 
     def __init__(
         self,
@@ -68,40 +67,40 @@ class Learner:
     ) -> None:
         self.module, self.optimizer, self.clip, self.debug = module, optimizer, clip, debug
         self.nominal_frames = nominal_frames
-        self.frames = 0  # in this learner's minibatch; 0: it got none and takes part with weight 0
-        self.minibatch = 0  # the number of that minibatch in the whole run; on a server: how many it has applied
-        self.factor = 1.0  # of the learning rate, by the schedule
-        self.number = 0  # among the learners, from 0; a server's among the servers
-        self.serves = False
-        self.moved = 0.0  # by how much `descend` has changed the sum of the weights; debug mode only
-        self.figures: list[tuple[str, float]] = []
-        self.keepers: dict[str, Keeper] = dict(getattr(module, "roundelay_keepers", {}))
-        for keeper in self.keepers.values():
+        self.frames = 0  # in this learner's minibatch; 0: it has none and takes part with weight 0
+        self.minibatch = 0  # position of that minibatch in the whole run; on a server: how many it has applied
+        self.lr_factor = 1.0  # of the learning rate, by the schedule
+        self.index = 0  # among the learners, from 0; a server's among the servers
+        self.is_server = False
+        self.descent_sum = 0.0  # how much `descend` has changed the sum of the weights; debug mode only
+        self.metrics: list[tuple[str, float]] = []
+        self.stateful: dict[str, Stateful] = dict(getattr(module, "roundelay_stateful", {}))
+        for keeper in self.stateful.values():
             keeper.attach(self)
-        self.places, self.constants, self.tail, blank = lay_out(module)
-        self._parameters = [place for place in self.places if place.part.start < self.tail]
-        self._buffers = [place for place in self.places if place.part.start >= self.tail]
-        self._narrow = [place for place in self.places if place.narrow is not None]
-        self.seen, self.weights, self._grad = blank, blank.clone(), torch.zeros_like(blank)
+        self.slots, self.constants, self.tail, blank = make_layout(module)
+        self._parameters = [place for place in self.slots if place.part.start < self.tail]
+        self._buffers = [place for place in self.slots if place.part.start >= self.tail]
+        self._narrow = [place for place in self.slots if place.narrow is not None]
+        self.snapshot, self.weights, self._grad = blank, blank.clone(), torch.zeros_like(blank)
         self._gathered = False  # whether the parameters' gradients are in ``_grad``, or still where autograd put them
-        for place in self.places:
-            place.view(self.seen).copy_(place.tensor.detach())
-        self.weights.copy_(self.seen)
-        self._before = self.seen[self.tail :].clone()
-        self._point(self.seen, self._grad)
+        for place in self.slots:
+            place.view(self.snapshot).copy_(place.tensor.detach())
+        self.weights.copy_(self.snapshot)
+        self._before = self.snapshot[self.tail :].clone()
+        self._point(self.snapshot, self._grad)
         self._point_buffers()
 
     @property
     def grad(self) -> Tensor:
-        """The flat gradient; the parameters' ``.grad`` are views into it from the moment that anyone asks for it."""
+        """The flat gradient; the parameters' ``.grad`` become views into it when this is first read."""
         if not self._gathered:
             self._gathered = True
             for place in self._parameters:
                 self._gather(place)
         return self._grad
 
-    def _gather(self, place: Place) -> None:
-        """Bring a parameter's gradient to its place in the vector."""
+    def _gather(self, place: Slot) -> None:
+        """Copy a parameter's gradient to its slot in the vector."""
         own, mine = place.tensor.grad, place.view(self._grad)
         if own is None:
             mine.zero_()
@@ -112,7 +111,7 @@ class Learner:
 
     @property
     def weight(self) -> float:
-        """Our weight in a mean over learners: frames in units of a full minibatch, hence just 1 for a full one."""
+        """Our weight in a mean over learners: frames in units of a full minibatch, so 1 for a full one."""
         return self.frames / self.nominal_frames
 
     # -- around the gradient ------------------------------------------------------------------------------------
@@ -120,48 +119,50 @@ class Learner:
     @property
     def shapes(self) -> list[list[Any]]:
         """The name and shape of each parameter and buffer in the vector, in its order."""
-        return [[place.name, list(place.tensor.shape)] for place in self.places]
+        return [[place.name, list(place.tensor.shape)] for place in self.slots]
 
-    def at(self, minibatch: int) -> None:
-        """Stand at this minibatch of the whole run: the learning rate goes by it."""
+    def set_position(self, minibatch: int) -> None:
+        """Set the position in the run; the learning rate depends on it."""
         self.minibatch = minibatch
-        self.factor = self.cut * (self.schedule(minibatch * self.nominal_frames) if self.schedule is not None else 1.0)
+        self.lr_factor = self.rollback_lr_factor * (
+            self.schedule(minibatch * self.nominal_frames) if self.schedule is not None else 1.0
+        )
 
-    def look(self) -> None:
-        """Take the snapshot at which the gradient will be computed, and clear the gradient."""
-        if self.seen is not self.weights:
-            self.seen.copy_(self.weights)
+    def take_snapshot(self) -> None:
+        """Copy the weights to the snapshot at which the gradient is computed, and clear the gradient."""
+        if self.snapshot is not self.weights:
+            self.snapshot.copy_(self.weights)
         for place in self._narrow:
-            place.tensor.data.copy_(place.view(self.seen))
+            place.tensor.data.copy_(place.view(self.snapshot))
         if self._buffers:
-            self._before.copy_(self.seen[self.tail :])
+            self._before.copy_(self.snapshot[self.tail :])
         self._gathered = False
         for place in self._parameters:
-            place.tensor.grad = None  # autograd then hands over its own tensor, and adds to nothing
+            place.tensor.grad = None  # then autograd stores its own tensor instead of adding to ours
 
-    def collect(self) -> None:
-        """After the backward pass: see that ``grad`` will hold all of it, the buffers' change too."""
+    def collect_grad(self) -> None:
+        """Complete ``grad`` after the backward pass, the change of the buffers included."""
         if self._gathered:  # before the backward pass; zero_grad(set_to_none=True) may have undone it since
             for place in self._parameters:
                 if place.tensor.grad is not None:
                     self._gather(place)
         if self._buffers:
             for place in self._buffers:
-                if place.tensor.data_ptr() != place.view(self.seen).data_ptr():
-                    place.view(self.seen).copy_(place.tensor)
-            torch.sub(self.seen[self.tail :], self._before, out=self._grad[self.tail :])
-            self.seen[self.tail :].copy_(self._before)
+                if place.tensor.data_ptr() != place.view(self.snapshot).data_ptr():
+                    place.view(self.snapshot).copy_(place.tensor)
+            torch.sub(self.snapshot[self.tail :], self._before, out=self._grad[self.tail :])
+            self.snapshot[self.tail :].copy_(self._before)
 
-    def drop(self) -> None:
-        """Take part with weight 0 after all, as if there had been no minibatch."""
+    def discard(self) -> None:
+        """Discard this minibatch: zero the gradient, set its weight to 0."""
         self.frames = 0
         self.grad.zero_()
 
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
         """Take one step of the optimizer on ``weights`` along ``grad``, which it may change.
 
-        Without ``grad``, along our own; a learner that got no minibatch then stays where it is.
-        With ``part``, which must begin and end between parameters, only those in it move.
+        Without ``grad``, along our own; then a learner without a minibatch does not move.
+        With ``part``, which must begin and end between parameters, only the parameters in it move.
         """
         if grad is None:
             if not self.frames:
@@ -171,26 +172,26 @@ class Learner:
         if grad is self._grad and not self._gathered:
             self._point_data(self.weights)
             self.step_optimizer()
-            self._point_data(self.seen)
+            self._point_data(self.snapshot)
         else:
-            self.clip_(grad)
+            self.clip_grad_(grad)
             self._point(self.weights, grad, part)
             self.step_optimizer()
-            self._point(self.seen, self._grad)
+            self._point(self.snapshot, self._grad)
         if self._buffers:
             inside = slice(max(self.tail, part.start), max(self.tail, part.stop)) if part else slice(self.tail, None)
             self.weights[inside].add_(grad[inside])
         if self.debug:
-            self.moved += self._sum() - before
+            self.descent_sum += self._sum() - before
 
     def _can_stay(self) -> bool:
-        """Tell whether the optimizer can step along the gradients where autograd put them, which saves a copy."""
+        """Return whether the optimizer can use the gradients where autograd put them, which saves a copy."""
         if self._gathered or self._narrow or self.clip is not None:
             return False
         return all(place.tensor.grad is not None for place in self._parameters)
 
-    def clip_(self, grad: Tensor) -> None:
-        """Scale the parameters' part of ``grad`` down to norm ``clip``, where that is set."""
+    def clip_grad_(self, grad: Tensor) -> None:
+        """Scale the parameters' part of ``grad`` down to norm ``clip``, if that is set."""
         if self.clip is not None:
             part = grad[: self.tail]
             part.mul_(torch.clamp(self.clip / (torch.linalg.vector_norm(part) + 1e-6), max=1.0))
@@ -201,17 +202,17 @@ class Learner:
             raise SettingsError("this learner has no optimizer, and its strategy wants to take a step")
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
-        if self.factor != 1.0:
+        if self.lr_factor != 1.0:
             for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate * self.factor
-        type(self.optimizer).step(self.optimizer)  # the class's: `join` puts a no-op in the instance
+                group["lr"] = rate * self.lr_factor
+        type(self.optimizer).step(self.optimizer)  # of the class: `join` puts a no-op into the instance
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 
     # -- optimizer state ----------------------------------------------------------------------------------------
 
     def moments(self, part: slice | None = None) -> list[Tensor]:
-        """All tensors of the optimizer's state, or those of a ``part`` of the vector; made now if there are none yet.
+        """Return all tensors of the optimizer's state, or of a ``part`` of the vector; create them if there are none.
 
         Their order is the same on every learner.
         """
@@ -232,8 +233,10 @@ class Learner:
             if isinstance(value, Tensor)
         ]
 
-    async def settle(self, how: Literal["keep", "average", "reset"], comm: Communicator, weight: float = 1.0) -> None:
-        """Keep, average over ``comm``, or reset the optimizer's state, as weights have just been averaged."""
+    async def sync_optimizer(
+        self, how: Literal["keep", "average", "reset"], comm: Communicator, weight: float = 1.0
+    ) -> None:
+        """Keep, average over ``comm``, or reset the optimizer's state; called after weights were averaged."""
         if how == "reset" and self.optimizer is not None:
             self.optimizer.state.clear()
         if how == "average" and comm.size > 1 and (moments := self.moments()):
@@ -242,9 +245,9 @@ class Learner:
             for moment, mean in zip(moments, flat.split([moment.numel() for moment in moments]), strict=True):
                 moment.copy_(mean.view(moment.shape))
 
-    def _make_moments(self, fresh: Sequence[Place]) -> None:
-        # A step along a zero gradient, on weights that are thrown away, has the optimizer make its state; zeroed, it
-        # is the state before the first step of every optimizer whose moments start at zero.
+    def _make_moments(self, fresh: Sequence[Slot]) -> None:
+        # A step along a zero gradient, on a copy of the weights, makes the optimizer create its state; zeroed, it is
+        # the state before the first step of every optimizer whose moments start at zero.
         assert self.optimizer is not None
         scratch = self.weights.clone()
         self._point(scratch, torch.zeros_like(scratch))
@@ -252,7 +255,7 @@ class Learner:
             if place not in fresh:
                 place.tensor.grad = None
         self.step_optimizer()
-        self._point(self.seen, self._grad)
+        self._point(self.snapshot, self._grad)
         for place in fresh:
             for moment in self.optimizer.state.get(place.tensor, {}).values():  # none of SGD without momentum
                 if isinstance(moment, Tensor):
@@ -260,27 +263,27 @@ class Learner:
 
     # -- views --------------------------------------------------------------------------------------------------
 
-    def note(self, name: str, value: float) -> None:
-        """Record a figure of this step, such as its staleness."""
-        self.figures.append((name, value))
+    def log(self, name: str, value: float) -> None:
+        """Record a metric of this step, such as its staleness."""
+        self.metrics.append((name, value))
 
-    def alias(self, *, one: bool) -> None:
-        """Make snapshot and weights ``one`` vector, which saves a copy where no step needs to be undone, or two."""
+    def alias_snapshot(self, *, one: bool) -> None:
+        """Let snapshot and weights be ``one`` vector (saves a copy if no step is ever undone) or two."""
         one = one and not self._narrow
-        if one != (self.seen is self.weights):
-            self.seen = self.weights if one else self.weights.clone()
-            self._point_data(self.seen)
+        if one != (self.snapshot is self.weights):
+            self.snapshot = self.weights if one else self.weights.clone()
+            self._point_data(self.snapshot)
             self._point_buffers()
 
     def load(self, vector: Tensor) -> None:
-        """Let the module have the weights and buffers of ``vector``, until the next `look`; for evaluation."""
-        for place in self.places:
+        """Give the module the weights and buffers of ``vector`` until the next `take_snapshot`; for evaluation."""
+        for place in self.slots:
             place.tensor.data.copy_(place.view(vector))
 
-    def parts(self, bucket_bytes: int) -> list[slice]:
-        """Cut the vector between parameters into parts of ``bucket_bytes`` or more, from the last to the first.
+    def buckets(self, bucket_bytes: int) -> list[slice]:
+        """Split the vector between parameters into buckets of at least ``bucket_bytes``, from the last to the first.
 
-        That is about the order in which the backward pass finishes them.  The buffers come after all.
+        That is about the order in which the backward pass finishes them.  The buffers are the last bucket.
         """
         parts, end = [], self.tail
         for place in reversed(self._parameters):
@@ -289,15 +292,15 @@ class Learner:
                 end = place.part.start
         return [*parts, slice(self.tail, self.weights.numel())] if self._buffers else parts
 
-    def cuts(self, pieces: int) -> list[slice]:
-        """Cut the vector between parameters into ``pieces`` parts of about equal size."""
-        size, starts = self.weights.numel(), [place.part.start for place in self.places]
+    def even_parts(self, pieces: int) -> list[slice]:
+        """Split the vector between parameters into ``pieces`` parts of about equal size."""
+        size, starts = self.weights.numel(), [place.part.start for place in self.slots]
         bounds = [min(starts, key=lambda start: abs(start - size * k / pieces)) for k in range(1, pieces)]
         edges = [0, *sorted(bounds), size]
         return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
-    def announce(self, parts: Sequence[slice], call: Callable[[slice], None]) -> Callable[[], None]:
-        """Have ``call`` told of each of ``parts`` in their order, as the backward pass makes its gradient final.
+    def hook_buckets(self, parts: Sequence[slice], call: Callable[[slice], None]) -> Callable[[], None]:
+        """Call ``call`` for each bucket, in order, as soon as the backward pass has finished its gradient.
 
         Return what must be called after `collect`: it tells of the parts that are left, and takes the hooks away.
         """
@@ -305,7 +308,7 @@ class Learner:
         told, late = 0, {place.name: place for place in self._parameters}
         self._gathered = True
 
-        def final(place: Place) -> None:
+        def final(place: Slot) -> None:
             nonlocal told
             self._gather(late.pop(place.name))
             waiting[next(k for k, part in enumerate(parts) if part.start <= place.part.start < part.stop)] -= 1
@@ -330,17 +333,17 @@ class Learner:
 
     def _point_data(self, weights: Tensor) -> None:
         """Point the parameters at ``weights``, and leave their gradients alone."""
-        if self.seen is self.weights and self._parameters[0].tensor.data_ptr() == weights.data_ptr():
+        if self.snapshot is self.weights and self._parameters[0].tensor.data_ptr() == weights.data_ptr():
             return
         for place in self._parameters:
             place.tensor.data = (
-                place.narrow if weights is self.seen and place.narrow is not None else place.view(weights)
+                place.narrow if weights is self.snapshot and place.narrow is not None else place.view(weights)
             )
 
     def _point(self, weights: Tensor, grad: Tensor, part: slice | None = None) -> None:
         """Point the parameters at ``weights`` and their gradients at ``grad``, those outside ``part`` at none."""
         for place in self._parameters:
-            if weights is self.seen and place.narrow is not None:
+            if weights is self.snapshot and place.narrow is not None:
                 place.tensor.grad, place.tensor.data = None, place.narrow
                 continue
             inside = part is None or (part.start <= place.part.start and place.part.stop <= part.stop)
@@ -350,11 +353,11 @@ class Learner:
     def _point_buffers(self) -> None:
         for place in self._buffers:
             if place.narrow is None:
-                place.tensor.data = place.view(self.seen)
+                place.tensor.data = place.view(self.snapshot)
 
     def _sum(self) -> float:
         return float(self.weights.sum(dtype=torch.float64))
 
 
-def _forward_place(call: Callable[[Place], None], place: Place, _: Tensor) -> None:
+def _forward_place(call: Callable[[Slot], None], place: Slot, _: Tensor) -> None:
     call(place)

@@ -11,33 +11,33 @@ from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.strategy import Strategy
 
-__all__ = ["Clock", "Resolve", "Runtime", "View", "Work"]
+__all__ = ["Clock", "GradientWork", "MakePlan", "Membership", "Runtime"]
 
 T = TypeVar("T")
 Clock = Literal["virtual", "wall"]
 
-Resolve = Callable[[Sequence[dict[str, Any]], Sequence[int]], dict[str, Any]]
-"""Make one plan of all members' reports and of what the lost ones surely trained; everything in it is JSON."""
+MakePlan = Callable[[Sequence[dict[str, Any]], Sequence[int]], dict[str, Any]]
+"""Make one plan, as JSON, from the reports of all members and the safe minibatches of lost ones."""
 
 
 @dataclass(frozen=True)
-class View:
-    """Who is here, as all of them agree: a membership epoch."""
+class Membership:
+    """The ranks that train now, as all of them have agreed."""
 
-    epoch: int
+    generation: int
     rank: int
     size: int
     plan: dict[str, Any] = field(default_factory=dict)
 
 
-class Work(Protocol):
+class GradientWork(Protocol):
     """The gradient of one minibatch."""
 
     parts: Sequence[slice]
-    """What `ready` is to be called with, in this order; empty where nobody wants to know."""
+    """The buckets that `ready` is called with, in this order; empty if the strategy does not use them."""
 
     def run(self, ready: Callable[[slice], None] | None) -> None:
-        """Take the gradient; call ``ready`` during the backward pass, where it is given, as parts become final."""
+        """Compute the gradient; call ``ready``, if given, during the backward pass as buckets become final."""
 
     def ready(self, part: slice) -> None:
         """Tell the strategy that this part of the gradient is final."""
@@ -48,55 +48,55 @@ class Runtime(Protocol):
 
     clock: Clock
     record: Record
-    lossy: bool
-    """Whether learners may be lost without the run's end."""
-    seat: int
-    """Our number among all when the run began, servers first; for as long as nobody is lost, our rank."""
-    seats: int
-    """How many there were when the run began, servers too."""
+    elastic: bool
+    """Whether the run continues if learners are lost."""
+    initial_rank: int
+    """Our rank when the run began (servers first); equal to the rank until a learner is lost."""
+    initial_size: int
+    """Number of ranks when the run began, servers included."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the training loop to its end, where awaits block."""
+        """Run a coroutine of the training loop to its end, if awaits block on this runtime."""
 
     def now(self) -> float:
         """Return the time in seconds since the run began, by this runtime's clock."""
 
-    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
-        """Agree with everyone who is here on a new membership epoch, and give ``me`` its communicator.
+    async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
+        """Agree with all present ranks on a new membership, and give ``learner`` its communicator.
 
-        ``report`` says what we hold and have trained; the first to see all of them makes the plan by ``resolve``, and
-        all go by that one.  Called at the start, and again after each `LearnerLost`.
+        ``report`` says what we have and have trained; the first rank to see all reports makes the plan by
+        ``make_plan``, and all follow it.  Called at the start, and again after each `LearnerLost`.
         """
 
-    def open(self, me: Learner, strategy: Strategy) -> None:
-        """Let requests in, to be answered by ``strategy``; those that came before wait for this."""
+    def start_serving(self, learner: Learner, strategy: Strategy) -> None:
+        """Serve requests with ``strategy`` from now on; earlier requests have waited for this."""
 
-    async def close(self, me: Learner) -> None:
-        """Let no more requests in; called when all have met and none is under way."""
+    async def stop_serving(self, learner: Learner) -> None:
+        """Stop serving requests; called when all ranks are at a barrier and no request is under way."""
 
-    def count(self, key: str, amount: int) -> Awaitable[int]:
-        """Add to a number common to all of this membership epoch, 0 at first; return what it was."""
+    def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
+        """Add to a counter of this membership, 0 at first; return its value before."""
 
-    async def compute(self, me: Learner, work: Work) -> None:
-        """Run ``work``, the gradient of ``me.frames`` frames, let its time pass, and tell it of its ready parts."""
+    async def compute(self, learner: Learner, work: GradientWork) -> None:
+        """Run ``work``, the gradient of ``learner.frames`` frames, let its time pass, and call it for ready buckets."""
 
-    def computing(self, me: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
-        """Let a loop of the user's own take the gradient inside; for `roundelay.join`, where awaits block.
+    def computing(self, learner: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
+        """Let a user loop compute the gradient inside; for `roundelay.join`, where awaits block.
 
-        Yields what has to be held around calls of the strategy meanwhile.
+        Yields the lock to hold around calls of the strategy meanwhile.
         """
 
-    def trained(self, numbers: Sequence[int]) -> None:
-        """Put down that these minibatches are in weights that outlive us."""
+    def mark_safe(self, numbers: Sequence[int]) -> None:
+        """Record that other learners also have these minibatches."""
 
-    def newcomers(self, key: str = "") -> bool:
-        """Tell whether somebody waits to join; with a ``key``, all of this epoch who ask with it are told the same."""
+    def has_newcomers(self, key: str = "") -> bool:
+        """Return whether a newcomer is waiting; all members that pass the same ``key`` get the same answer."""
 
-    def stand_still(self, *, still: bool) -> None:
-        """Stop or go on with the clock of training while learners meet to evaluate or to save."""
+    def pause_clock(self, *, paused: bool) -> None:
+        """Pause or resume the training clock while learners evaluate or save."""
 
     def capture(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold of clock and record, as JSON; called when all have met."""
+        """Return what a checkpoint saves of clock and record, as JSON; called at a barrier."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on with clock and record from what `capture` returned, or from its ``now`` alone, when all have met."""
+        """Set clock and record to what `capture` returned, or the clock alone to its ``now``; called at a barrier."""

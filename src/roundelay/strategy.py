@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, overload
 
 from torch import Tensor
 
-from roundelay.communicator import Later
+from roundelay.communicator import DeferredReply
 from roundelay.learner import Learner
 
 __all__ = ["Asynchronous", "OptimizerState", "Strategy"]
@@ -20,97 +20,99 @@ class Strategy:
     """A dataclass whose fields are hyperparameters and whose methods are the paper's algorithm box.
 
     It contains no thread, lock, tag, process group, clock, fault handling, or question which runtime it is on.
-    Between two awaits nothing else touches the learner.  `setup` may run many times, and makes all state anew from
-    ``me.weights``, ``me.comm.rank`` and ``me.comm.size``; any number of learners from 1 up must work.  A `step` that
-    raises has not happened: it may have changed ``me`` and ``self``, but what ``shared`` names only after its last
-    await.  A verb that `overlap` or `ready` began is awaited in `step`.
+    Between two awaits nothing else touches the learner.  `setup` may run many times; it creates all state from
+    ``learner.weights``, ``comm.rank`` and ``comm.size``, for any number of learners.  A `step` that raises is undone:
+    it may change ``learner`` and ``self`` any time, but ``replicated`` state only after its last await.  An operation
+    that `overlap` or `ready` starts is awaited in `step`.
 
     Ranks below ``servers`` only serve; the others train.
     """
 
     servers: int = 0
-    """How many ranks only serve, beside the learners; they come first."""
+    """Number of ranks that only serve; they are extra, and come before the learners."""
     state: ClassVar[tuple[str, ...]] = ()
     """Attributes that a checkpoint saves: tensors, numbers, or nested strategies."""
-    shared: ClassVar[tuple[str, ...]] = ()
-    """The part of ``state`` that is equal on all learners: kept over a loss and handed to newcomers."""
-    conserves: ClassVar[bool] = False
-    """Whether mixing keeps the sum of all weights, so that only `Learner.descend` moves their mean."""
-    whole: ClassVar[bool] = False
-    """Whether weights change only after a step's last await, and by nobody else: no snapshot is needed to undo it."""
-    mends: ClassVar[bool] = False
-    """Whether a step that raises leaves weights that only lack its gradient: what it served and mixed in may stay."""
-    remark: str = ""
-    """In what other form it goes on, where its settings do not fit the learners that are left; set by `setup`."""
+    replicated: ClassVar[tuple[str, ...]] = ()
+    """The part of ``state`` that is equal on all learners: it survives a loss and is sent to newcomers."""
+    conserves_mean: ClassVar[bool] = False
+    """Whether mixing keeps the sum of all weights: only `Learner.descend` changes their mean."""
+    atomic_step: ClassVar[bool] = False
+    """Whether only `step` changes the weights, and only after its last await: no snapshot is needed to undo it."""
+    partial_step_ok: ClassVar[bool] = False
+    """Whether the weights of an interrupted step may be kept: only its own gradient is missing from them."""
+    fallback_note: str = ""
+    """The fallback in use, if the settings do not fit the current number of learners; set by `setup`."""
     bucket_bytes: int = 0
     """Call `ready` during the backward pass in parts of about this size; 0: never."""
 
     @property
-    def boundary(self) -> int:
-        """After how many steps newcomers are let in best: where all learners hold the same again."""
+    def join_interval(self) -> int:
+        """Newcomers join best every so many steps: there all learners have equal weights."""
         return 1
 
-    def keeps(self, me: Learner) -> Sequence[slice] | None:
-        """Say which parts of the vector only we know; after a loss they are taken from us, all else is the mean.
+    def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
+        """Return the slices that only this rank keeps current; a regroup copies them and averages the rest.
 
-        ``None``: our weights are no model at all, and are left out of the mean.
+        ``None``: the weights of this rank are no model, and are left out of the mean.
         """
         return ()
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` where the settings do not fit ``size`` learners; called before training starts."""
+        """Raise `SettingsError` if the settings do not fit ``size`` learners; called before training starts."""
 
-    def pace(self, size: int) -> Sequence[Sequence[int]]:
-        """Say which of ``size`` learners, numbered from 0, take their steps together; by default all."""
+    def lockstep_groups(self, size: int) -> Sequence[Sequence[int]]:
+        """Return which of ``size`` learners, numbered from 0, take their steps together; by default all."""
         return [range(size)]
 
-    def setup(self, me: Learner) -> None:
-        """Make all state; every learner holds the same weights."""
+    def setup(self, learner: Learner) -> None:
+        """Create all state; every learner has the same weights."""
 
-    def regroup(self, me: Learner) -> None:
-        """After learners were lost or came: ``me.comm`` is new, ``me.weights`` the mean, ``shared`` still there."""
-        self.setup(me)
+    def regroup(self, learner: Learner) -> None:
+        """Continue after a loss or a join: ``comm`` is new, ``weights`` are the mean, ``replicated`` state is kept."""
+        self.setup(learner)
 
-    def overlap(self, me: Learner) -> None:
-        """Before the forward pass: start the communication that is to overlap it."""
+    def overlap(self, learner: Learner) -> None:
+        """Start, before the forward pass, the communication that overlaps it."""
 
-    def ready(self, me: Learner, part: slice) -> None:
-        """During the backward pass, from the vector's end to its beginning: this part of ``me.grad`` is final."""
+    def ready(self, learner: Learner, part: slice) -> None:
+        """Use this ``part`` of ``learner.grad``, final now; called in the backward pass, from the end to the start."""
 
-    async def step(self, me: Learner) -> None:
-        """After the backward pass: turn ``me.grad`` into the next ``me.weights``."""
+    async def step(self, learner: Learner) -> None:
+        """Turn ``learner.grad`` into the next ``learner.weights``, after the backward pass."""
         raise NotImplementedError
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
-        """Answer a request, at any moment after `setup`; ``theirs`` is lent for the call.
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
+        """Reply to a request, at any moment after `setup`; ``theirs`` is valid during the call only.
 
-        ``of`` is the rank of who asks, in the group in which it asked.
+        ``source`` is the requester's rank in the group it used.
         """
         raise NotImplementedError(f"{type(self).__name__} serves no requests")
 
-    async def rest(self, me: Learner) -> None:
-        """Before a meeting: no step of ours follows until all have met."""
+    async def before_barrier(self, learner: Learner) -> None:
+        """Prepare for a barrier; no step follows until it is passed."""
 
-    async def consensus(self, me: Learner) -> Tensor:
-        """Return the weights to evaluate and save, the same on every rank; ``me.weights`` stays."""
-        return await me.comm.mean(me.weights.clone(), weight=0.0 if me.serves else float(me.stands_for))
+    async def consensus(self, learner: Learner) -> Tensor:
+        """Return the weights to evaluate and save, the same on every rank; ``learner.weights`` are unchanged."""
+        return await learner.comm.mean(
+            learner.weights.clone(), weight=0.0 if learner.is_server else float(learner.multiplicity)
+        )
 
     @property
-    def answers(self) -> bool:
-        """Whether this strategy serves requests at all."""
+    def serves_requests(self) -> bool:
+        """Whether this strategy serves requests."""
         return type(self).serve is not Strategy.serve
 
 
 class Asynchronous(Strategy):
     """A strategy whose learners take their steps each at its own pace."""
 
-    def pace(self, size: int) -> Sequence[Sequence[int]]:
+    def lockstep_groups(self, size: int) -> Sequence[Sequence[int]]:
         """Each learner alone."""
         return _Singles(size)
 
 
 class _Singles(Sequence[Sequence[int]]):
-    """The groups of one, without a list of them: there may be thousands of learners, and each asks."""
+    """Groups of one, computed on demand: with thousands of learners each would make a list of thousands."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,4 +1,4 @@
-"""What is trained: minibatches, a loss, and something held out to judge by."""
+"""What is trained: minibatches, a loss, and held-out minibatches to evaluate."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ class Schedule(Protocol):
     def __call__(self, frames: float) -> float:
         """Return the factor after so many frames of the whole run."""
 
-    def met(self, scores: Scores) -> bool:
-        """Take note of an evaluation, in means per frame; return whether training should stop here."""
+    def on_evaluation(self, scores: Scores) -> bool:
+        """Take the scores of an evaluation, in means per frame; return whether training should stop."""
 
 
 class Task:
-    """A model's data and loss; subclass it, or hand `roundelay.train` functions.
+    """A model's data and loss; subclass it.
 
-    Everything is a function of the minibatch's epoch and index alone, so that any learner may train it and repeat it.
+    Everything depends on the minibatch's epoch and index alone: any learner can train a minibatch, and repeat it.
     """
 
-    per_epoch: int
+    minibatches_per_epoch: int
     """Minibatches in an epoch."""
     nominal_frames: int
     """Frames in a full minibatch."""
-    held_out: int = 0
+    held_out_minibatches: int = 0
     """Held-out minibatches to evaluate on."""
-    judged_by: ClassVar[tuple[str, ...]] = ()
-    """The scores of `score`, where they are known beforehand: settings that name another are refused at once."""
+    score_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the scores that `score` returns, if known before: settings that name others are refused."""
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         """Make the model, the same each time."""
         raise NotImplementedError
 
@@ -62,22 +62,22 @@ class Task:
         """Return sums over held-out minibatch ``index``: ``loss``, ``frames``, and what else is of interest."""
         raise NotImplementedError
 
-    def gradient(self, me: Learner, batch: Any) -> float:
-        """Take the gradient into ``me.grad`` and return the loss; override it where it is not by autograd."""
-        loss = self.loss(me.module, batch)
+    def gradient(self, learner: Learner, batch: Any) -> float:
+        """Compute ``learner.grad`` and return the loss; override it if the gradient is not by autograd."""
+        loss = self.loss(learner.module, batch)
         loss.backward()
         return float(loss.detach())
 
-    def where(self, epoch: int, index: int) -> str:
-        """Say what is in a minibatch, for an error message; utterances, say."""
+    def describe(self, epoch: int, index: int) -> str:
+        """Say what is in a minibatch, for an error message: its utterances, for example."""
         return ""
 
-    def furnish(self, run: Path) -> None:
-        """Put into a run's folder what its model needs to be used elsewhere; nothing by default."""
+    def save_assets(self, run: Path) -> None:
+        """Save into a run's folder what its model needs to be used elsewhere; nothing by default."""
 
 
 def seed_minibatch(seed: int, epoch: int, index: int) -> None:
-    """Seed torch's generators for one minibatch: dropout and sampling then repeat, whoever trains it, wherever."""
+    """Seed torch's generators for one minibatch: dropout and sampling then repeat on any learner."""
     value = hash((seed, epoch, index)) & (2**63 - 1)  # of integers only: the same in every process
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_available():  # not run by any test: there is no GPU
@@ -85,7 +85,7 @@ def seed_minibatch(seed: int, epoch: int, index: int) -> None:
 
 
 def evaluate(task: Task, module: nn.Module, indices: Sequence[int], load: Callable[[], None]) -> Scores:
-    """Return the sums of ``indices`` of the held-out minibatches, with the weights that ``load`` brings."""
+    """Return the sums over the held-out minibatches ``indices``, with the weights that ``load`` loads."""
     training = module.training
     load()
     module.eval()

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Place", "lay_out"]
+__all__ = ["Slot", "make_layout"]
 
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Slot:
     """Where a parameter or a buffer lies in the vector."""
 
     name: str
@@ -29,7 +29,7 @@ class Place:
         return vector[self.part].view(self.tensor.shape)
 
 
-def lay_out(module: nn.Module) -> tuple[list[Place], list[Tensor], int, Tensor]:
+def make_layout(module: nn.Module) -> tuple[list[Slot], list[Tensor], int, Tensor]:
     """Give every trained parameter and floating buffer its place; also: the constants, the tail, a blank vector."""
     parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     buffers = [(name, b) for name, b in module.named_buffers() if b.is_floating_point()]
@@ -43,7 +43,7 @@ def lay_out(module: nn.Module) -> tuple[list[Place], list[Tensor], int, Tensor]:
     places, begin, tail = [], 0, 0
     for index, (name, tensor) in enumerate([*parameters, *buffers]):
         narrow = tensor.data if tensor.dtype != blank.dtype else None
-        places.append(Place(name, tensor, slice(begin, begin + tensor.numel()), narrow))
+        places.append(Slot(name, tensor, slice(begin, begin + tensor.numel()), narrow))
         begin += -(-tensor.numel() // unit) * unit
         if index + 1 == len(parameters):
             tail = begin

@@ -15,7 +15,7 @@ from roundelay.errors import DataError, RoundelayError
 from roundelay.planning.calibration import calibrate
 from roundelay.planning.timing import time_strategy
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Compute, Link
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies import Averaging, Synchronous
 from support import tiny_job
@@ -32,7 +32,7 @@ def record(folder: Path, cluster: Cluster, learners: int = 2, steps: int = 60) -
 KNOWN = Cluster(
     model_bytes=1e7,
     compute=Compute(seconds=0.05, jitter=0.1),
-    inside=Link(0.0, 2e9),
+    inside=NetworkLink(0.0, 2e9),
     copy_bandwidth=1e9,
 )
 
@@ -50,7 +50,7 @@ def test_a_known_cluster_is_found_again(tmp_path: Path) -> None:
 
 
 def test_a_small_model_shows_the_cost_of_a_call(tmp_path: Path) -> None:
-    known = Cluster(model_bytes=1e4, compute=Compute(seconds=0.05), verb_seconds=0.003, inside=Link(0.0, 1e12))
+    known = Cluster(model_bytes=1e4, compute=Compute(seconds=0.05), verb_seconds=0.003, inside=NetworkLink(0.0, 1e12))
     cluster = calibrate(record(tmp_path / "run", known), model_bytes=1e4).cluster
     assert cluster.verb_seconds == pytest.approx(0.003, rel=0.05)
     assert 1e4 / cluster.copy_bandwidth < 1e-4

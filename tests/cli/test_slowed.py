@@ -11,14 +11,14 @@ from roundelay.cli.fault_options import slowed
 from roundelay.cli.train import command
 from roundelay.report.report_writer import write_report
 from roundelay.runtimes.cluster import Cluster, Straggler
-from roundelay.runtimes.fault_plan import Chaos, parse
+from roundelay.runtimes.fault_plan import FaultPlan, parse
 
 
 def test_at_worst() -> None:
     cluster = Cluster(stragglers=[Straggler(2, 2.0), Straggler(2, 3.0, 5.0, 6.0), Straggler(0, 4.0, 1.0)])
     assert slowed(cluster) == {"0": 4.0, "2": 6.0}
     events = parse("slow 0 x5 at 2s for 3s; slow 1 x2; slow server 0 x9; stop 2 for 1s", 3, 1)
-    assert slowed(Cluster(), Chaos(events, servers=1)) == {"0": 5.0, "1": 2.0}
+    assert slowed(Cluster(), FaultPlan(events, servers=1)) == {"0": 5.0, "1": 2.0}
     assert slowed(Cluster()) == {}
 
 

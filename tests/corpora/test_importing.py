@@ -13,7 +13,7 @@ from corpus_files import write_audio, write_call, write_lines, write_sphere, wri
 from roundelay import corpora
 from roundelay.corpora import kaldi_dir
 from roundelay.corpora.data_directory import Utterance, read_split, splits
-from roundelay.corpora.importer import bring_in
+from roundelay.corpora.importer import import_corpus
 from roundelay.corpora.splits import by_speaker, split_of, utterance_id
 from roundelay.corpora.switchboard import clean
 from roundelay.errors import DataError, SettingsError
@@ -23,7 +23,7 @@ from roundelay.formats.text_tables import write_table
 
 def imported(name: str, source: Path, out: Path) -> dict[str, list[Utterance]]:
     """Import a corpus, and make sure that all its audio can be read and no speaker is on both sides."""
-    bring_in(corpora.load(name), source, out)
+    import_corpus(corpora.load(name), source, out)
     found = {split: read_split(folder) for split, folder in splits(out).items()}
     for utterances in found.values():
         for u in utterances:
@@ -98,14 +98,14 @@ def test_an4_with_something_missing(tmp_path: Path, breaking: str, what: str) ->
     else:
         write_lines(root / "etc" / "an4_train.transcription", "ENTER" if breaking == "form" else "<s> A </s> (x)")
     with pytest.raises(DataError, match=what):
-        bring_in(corpora.load("an4"), root, tmp_path / "out")
+        import_corpus(corpora.load("an4"), root, tmp_path / "out")
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 
 def test_the_an4_pack(corpora: Path, tmp_path: Path) -> None:
     from roundelay.corpora import load
 
-    bring_in(load("an4"), corpora / "an4", tmp_path / "out")
+    import_corpus(load("an4"), corpora / "an4", tmp_path / "out")
     found = {name: len(read_split(folder)) for name, folder in splits(tmp_path / "out").items()}
     assert found == {"train": 740, "dev": 103, "test": 105}
     assert (tmp_path / "out" / "lexicon.txt").is_file()
@@ -127,7 +127,7 @@ def test_fsdd_with_the_ids_of_the_pack(tmp_path: Path, corpora: Path) -> None:
 def test_fsdd_with_a_wrong_name(tmp_path: Path) -> None:
     write_audio(tmp_path / "in" / "recordings" / "seven_george_1.wav")
     with pytest.raises(DataError, match=r"seven_george_1\.wav: the name is not digit_speaker_number"):
-        bring_in(corpora.load("fsdd"), tmp_path / "in", tmp_path / "out")
+        import_corpus(corpora.load("fsdd"), tmp_path / "in", tmp_path / "out")
 
 
 def librispeech(root: Path) -> Path:
@@ -155,12 +155,12 @@ def test_librispeech_with_something_missing(tmp_path: Path) -> None:
     chapter = librispeech(tmp_path / "in") / "LibriSpeech" / "train-clean-5" / "1088" / "134315"
     (chapter / "1088-134315-0001.flac").rename(chapter / "1088-134315-0009.flac")
     with pytest.raises(DataError, match=r"trans\.txt:2: the audio of '1088-134315-0001' is not there"):
-        bring_in(corpora.load("librispeech"), tmp_path / "in", tmp_path / "out")
+        import_corpus(corpora.load("librispeech"), tmp_path / "in", tmp_path / "out")
     write_audio(chapter / "1088-134315-0001.flac")
     with pytest.raises(DataError, match="no transcript of '1088-134315-0009'"):
-        bring_in(corpora.load("librispeech"), tmp_path / "in", tmp_path / "out")
+        import_corpus(corpora.load("librispeech"), tmp_path / "in", tmp_path / "out")
     with pytest.raises(DataError, match="not LibriSpeech"):
-        bring_in(corpora.load("librispeech"), tmp_path / "out", tmp_path / "out2")
+        import_corpus(corpora.load("librispeech"), tmp_path / "out", tmp_path / "out2")
 
 
 def test_yesno(tmp_path: Path) -> None:
@@ -226,11 +226,11 @@ def test_hub5_in_two_halves(tmp_path: Path) -> None:
 def test_switchboard_with_something_wrong(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="not Switchboard"):
-        bring_in(corpora.load("switchboard"), tmp_path / "empty", tmp_path / "out")
+        import_corpus(corpora.load("switchboard"), tmp_path / "empty", tmp_path / "out")
     root = switchboard(tmp_path / "in")
     (root / "swb1" / "sw02005.sph").unlink()
     with pytest.raises(DataError, match=r"sw2005A-ms98-a-trans\.text:2: the audio of conversation 2005"):
-        bring_in(corpora.load("switchboard"), root, tmp_path / "out2")
+        import_corpus(corpora.load("switchboard"), root, tmp_path / "out2")
 
 
 @pytest.mark.parametrize(
@@ -289,13 +289,13 @@ def test_fisher_with_something_wrong(tmp_path: Path) -> None:
     text = root / "fe_03_p1_tran" / "data" / "trans" / "000" / "fe_03_00002.txt"
     text.write_text("# x\n1.0 0.5 A: hello\n")
     with pytest.raises(DataError, match=r"fe_03_00002\.txt:2: an utterance from 1\.0 s to 0\.5 s"):
-        bring_in(corpora.load("fisher"), root, tmp_path / "out")
+        import_corpus(corpora.load("fisher"), root, tmp_path / "out")
     text.write_text("1.0 1.5 C: hello\n")
     with pytest.raises(DataError, match=r"fe_03_00002\.txt:1: 'begin end A: words' is wanted"):
-        bring_in(corpora.load("fisher"), root, tmp_path / "out")
+        import_corpus(corpora.load("fisher"), root, tmp_path / "out")
     (root / "fe_03_p1_sph1" / "audio" / "000" / "fe_03_00001.sph").unlink()
     with pytest.raises(DataError, match=r"the audio of the call \(fe_03_00001\.sph\) is not there"):
-        bring_in(corpora.load("fisher"), root, tmp_path / "out")
+        import_corpus(corpora.load("fisher"), root, tmp_path / "out")
 
 
 def test_kaldi_directories_with_pipes_features_and_alignments(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_lhotse_with_something_wrong(tmp_path: Path, recordings: str, supervisio
     write_lines(tmp_path / "in" / "recordings.jsonl", recordings)
     write_lines(tmp_path / "in" / "supervisions.jsonl", supervisions)
     with pytest.raises(DataError, match=what):
-        bring_in(corpora.load("lhotse"), tmp_path / "in", tmp_path / "out")
+        import_corpus(corpora.load("lhotse"), tmp_path / "in", tmp_path / "out")
 
 
 def test_a_folder_with_a_table(tmp_path: Path) -> None:
@@ -430,24 +430,24 @@ def test_a_folder_with_something_wrong(tmp_path: Path, rows: list[str], what: st
         write_audio(tmp_path / "in" / name)
     write_lines(tmp_path / "in" / "transcripts.tsv", *rows)
     with pytest.raises(DataError, match=what):
-        bring_in(corpora.load("folder"), tmp_path / "in", tmp_path / "out")
+        import_corpus(corpora.load("folder"), tmp_path / "in", tmp_path / "out")
 
 
 def test_a_second_import_does_nothing_and_another_is_refused(tmp_path: Path) -> None:
     librispeech(tmp_path / "in")
     corpus, out = corpora.load("librispeech"), tmp_path / "out"
-    bring_in(corpus, tmp_path / "in", out)
+    import_corpus(corpus, tmp_path / "in", out)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    bring_in(corpus, tmp_path / "in", out)
+    import_corpus(corpus, tmp_path / "in", out)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     with pytest.raises(DataError, match="holds another corpus already"):
-        bring_in(corpora.load("kaldi"), tmp_path / "in", out)
+        import_corpus(corpora.load("kaldi"), tmp_path / "in", out)
     with pytest.raises(DataError, match="there is something else in this folder"):
-        bring_in(corpus, tmp_path / "in", tmp_path / "in" / "LibriSpeech")
+        import_corpus(corpus, tmp_path / "in", tmp_path / "in" / "LibriSpeech")
     with pytest.raises(DataError, match="no such folder"):
-        bring_in(corpus, tmp_path / "gone", tmp_path / "out2")
+        import_corpus(corpus, tmp_path / "gone", tmp_path / "out2")
     with pytest.raises(DataError, match="into its own folder"):
-        bring_in(corpus, tmp_path / "in", tmp_path / "in")
+        import_corpus(corpus, tmp_path / "in", tmp_path / "in")
 
 
 def test_an_interrupted_import_is_no_corpus_and_can_be_done_again(
@@ -465,11 +465,11 @@ def test_an_interrupted_import_is_no_corpus_and_can_be_done_again(
 
     monkeypatch.setattr("roundelay.corpora.data_directory.write_table", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        bring_in(corpus, tmp_path / "in", out)
+        import_corpus(corpus, tmp_path / "in", out)
     with pytest.raises(DataError, match="no corpus here"):
         splits(out)
     monkeypatch.undo()
-    bring_in(corpus, tmp_path / "in", out)
+    import_corpus(corpus, tmp_path / "in", out)
     assert set(splits(out)) == {"train", "dev", "test-other"}
 
 

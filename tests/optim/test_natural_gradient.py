@@ -222,9 +222,9 @@ def test_no_row_moves_a_layer_further_than_allowed() -> None:
         layer = nn.Linear(4, 3)
         optimizer = torch.optim.SGD(layer.parameters(), rate)
         precondition(layer, optimizer, NaturalGradientSettings(rank_in=2, rank_out=2, max_change_per_sample=0.01))
-        Learner(layer, optimizer).factor = factor  # a learner that is gone leaves the rate alone
-        me = Learner(layer, optimizer)
-        me.factor = factor
+        Learner(layer, optimizer).lr_factor = factor  # a learner that is gone leaves the rate alone
+        learner = Learner(layer, optimizer)
+        learner.lr_factor = factor
         (100 * layer(torch.randn(8, 4)).square().sum()).backward()
         assert layer.weight.grad is not None
         return rate * factor * float(torch.linalg.vector_norm(layer.weight.grad))
@@ -346,7 +346,7 @@ def test_learns_under_every_strategy_and_repeats_to_the_bit(name: str) -> None:
 def test_factors_are_private_to_a_learner() -> None:
     ran = run_simulated(natural_job(Averaging(period=2)), 3)
     assert ran.outcome is not None
-    factors = [training.me.keepers["natural_gradient"].state_dict() for training in ran.outcome.trainings]
+    factors = [training.learner.stateful["natural_gradient"].state_dict() for training in ran.outcome.trainings]
     assert len(factors[0]) == 16  # two layers, two sides, four tensors
     assert not torch.equal(factors[0]["0/in/w"], factors[1]["0/in/w"])
 
@@ -366,7 +366,7 @@ def test_resuming_equals_never_having_stopped(tmp_path: Path) -> None:
     again = run_in(stopped, job(), 3)
     assert torch.equal(again.consensus, expected.consensus)
     for one, other in zip(again.trainings, expected.trainings, strict=True):
-        mine, theirs = (training.me.keepers["natural_gradient"].state_dict() for training in (one, other))
+        mine, theirs = (training.learner.stateful["natural_gradient"].state_dict() for training in (one, other))
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
@@ -391,7 +391,7 @@ def test_a_joined_loop_is_preconditioned() -> None:
 def test_the_experiment_switches_it_on() -> None:
     task = {"name": "tiny", "frames_per_epoch": 320, "batch": 16, "hidden": [8]}
     experiment = Experiment.of({"task": task, "natural_gradient": {"rank_in": 4, "layers": ["0"]}})
-    module = experiment.make_task().module()
+    module = experiment.make_task().make_module()
     experiment.job().optimizer(module)
     assert list(_natural(module).layers) == ["0"]
     assert Experiment.of(experiment.plain()) == experiment

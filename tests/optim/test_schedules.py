@@ -9,13 +9,13 @@ import pytest
 
 from roundelay.errors import SettingsError
 from roundelay.experiment.settings import Experiment
-from roundelay.optim.schedules import Constant, Exponential, Newbob, WarmupAnneal
+from roundelay.optim.schedules import Constant, ExponentialDecay, Newbob, WarmupAnneal
 
 TINY = {"name": "tiny", "frames_per_epoch": 320, "batch": 16}
 
 
 def test_exponential_falls_by_the_same_share_a_frame() -> None:
-    schedule = Exponential(frames=1000, final=0.01)
+    schedule = ExponentialDecay(frames=1000, final=0.01)
     assert [schedule(frames) for frames in (0, 500, 1000, 5000)] == pytest.approx([1, 0.1, 0.01, 0.01])
     assert Constant()(10**9) == 1
 
@@ -31,27 +31,27 @@ def test_newbob_halves_from_the_first_small_gain_on_and_then_stops() -> None:
     schedule = Newbob(halve_below=0.1, stop_below=0.01)
     seen = []
     for loss in (2.0, 1.0, 0.95, 0.8, 0.799):
-        stop = schedule.met({"loss": loss})
+        stop = schedule.on_evaluation({"loss": loss})
         seen.append((schedule(0), stop))
     assert seen == [(1, False), (1, False), (0.5, False), (0.25, False), (0.25, True)]
     again = Newbob(halve_below=0.1, stop_below=0.01)
     again.restore(schedule.state())
     assert again(0) == 0.25
-    assert again.met({"loss": 0.799}), "as if it had gone on"
+    assert again.on_evaluation({"loss": 0.799}), "as if it had gone on"
 
 
 def test_newbob_does_not_count_a_loss_that_grows_as_a_gain() -> None:
     schedule = Newbob()
-    assert not schedule.met({"loss": 1.0})
-    assert not schedule.met({"loss": 3.0})
+    assert not schedule.on_evaluation({"loss": 1.0})
+    assert not schedule.on_evaluation({"loss": 3.0})
     assert schedule(0) == 0.5
-    assert schedule.met({"loss": 2.0}), "better than before, but not than the best"
+    assert schedule.on_evaluation({"loss": 2.0}), "better than before, but not than the best"
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Exponential(frames=0), "frames and final must be above 0, not 0"),
+        (lambda: ExponentialDecay(frames=0), "frames and final must be above 0, not 0"),
         (lambda: WarmupAnneal(warmup_frames=-1, every_frames=5), "warmup_frames must be at least 0"),
         (lambda: WarmupAnneal(warmup_frames=1, every_frames=0), "every_frames above 0, not 1 and 0"),
         (lambda: WarmupAnneal(warmup_frames=1, every_frames=5, factor=0), "factor above 0, not 0.1 and 0"),

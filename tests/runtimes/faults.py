@@ -21,7 +21,7 @@ import torch
 
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.cluster import Fault as ClusterFault
-from roundelay.runtimes.fault_plan import Chaos
+from roundelay.runtimes.fault_plan import FaultPlan
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.runtimes.simulator.simulation import simulate
@@ -102,7 +102,7 @@ def run(
         thread.start()
     entry = jobs.entry("train_traced")
     settings = {**settings, "folder": str(folder)}
-    results = launch.run(entry, settings, size=size, folder=folder, options=options, chaos=Chaos(rejoins=restarts))
+    results = launch.run(entry, settings, size=size, folder=folder, options=options, chaos=FaultPlan(rejoins=restarts))
     for thread in threads:
         thread.join()
     steps: dict[int, list[tuple[float, int]]] = {}

@@ -35,20 +35,20 @@ class Gossip(Asynchronous):
 
     share: float = 0.4
 
-    def overlap(self, me: Learner) -> None:
+    def overlap(self, learner: Learner) -> None:
         self.turn = getattr(self, "turn", 0) + 1
-        to = (me.comm.rank + 1 + self.turn % max(1, me.comm.size - 1)) % me.comm.size
-        self.sent = me.weights.clone()
-        self.asked = me.comm.request(me.weights, to)
+        to = (learner.comm.rank + 1 + self.turn % max(1, learner.comm.size - 1)) % learner.comm.size
+        self.sent = learner.weights.clone()
+        self.asked = learner.comm.request(learner.weights, to)
 
-    async def step(self, me: Learner) -> None:
+    async def step(self, learner: Learner) -> None:
         theirs = await self.asked
-        me.weights.add_(theirs - self.sent, alpha=self.share)
-        me.descend()
+        learner.weights.add_(theirs - self.sent, alpha=self.share)
+        learner.descend()
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        before = me.weights.clone()
-        me.weights.add_(theirs - before, alpha=self.share)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        before = learner.weights.clone()
+        learner.weights.add_(theirs - before, alpha=self.share)
         return before
 
 
@@ -56,16 +56,19 @@ class Gossip(Asynchronous):
 class Ring(Strategy):
     """Average with both neighbours' weights, exchanged while the gradient is computed; like delay by one."""
 
-    def overlap(self, me: Learner) -> None:
-        rank, size = me.comm.rank, me.comm.size
+    def overlap(self, learner: Learner) -> None:
+        rank, size = learner.comm.rank, learner.comm.size
         left, right = (rank - 1) % size, (rank + 1) % size
-        self.coming = [me.comm.exchange(me.weights, right, left), me.comm.exchange(me.weights, left, right)]
+        self.coming = [
+            learner.comm.exchange(learner.weights, right, left),
+            learner.comm.exchange(learner.weights, left, right),
+        ]
 
-    async def step(self, me: Learner) -> None:
+    async def step(self, learner: Learner) -> None:
         for theirs in self.coming:
-            me.weights.add_(await theirs)
-        me.weights.div_(3)
-        me.descend()
+            learner.weights.add_(await theirs)
+        learner.weights.div_(3)
+        learner.descend()
 
 
 @dataclass
@@ -74,15 +77,15 @@ class Server(Asynchronous):
 
     servers: int = 1
 
-    async def step(self, me: Learner) -> None:
-        me.weights.copy_(await me.comm.request(me.grad, to=0))
+    async def step(self, learner: Learner) -> None:
+        learner.weights.copy_(await learner.comm.request(learner.grad, to=0))
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        me.descend(theirs * 0.1)
-        return me.weights
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        learner.descend(theirs * 0.1)
+        return learner.weights
 
-    async def consensus(self, me: Learner) -> Tensor:
-        return await me.comm.broadcast(me.weights.clone(), root=0)
+    async def consensus(self, learner: Learner) -> Tensor:
+        return await learner.comm.broadcast(learner.weights.clone(), root=0)
 
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -102,9 +105,9 @@ def entry(name: str) -> str:
 class Sine(Task):
     """Fit a small network to a sine; minibatches differ in length."""
 
-    per_epoch = 40
+    minibatches_per_epoch = 40
     nominal_frames = 32
-    held_out = 2
+    held_out_minibatches = 2
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class Sine(Task):
         self.adam, self.width, self.pause_seconds = adam, width, pause_seconds
         self.rate, self.momentum = rate, momentum
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         torch.manual_seed(3)
         return nn.Sequential(nn.Linear(4, self.width), nn.Tanh(), nn.Linear(self.width, 1))
 
@@ -148,12 +151,12 @@ class Sine(Task):
 def make_training(runtime: Any, settings: dict[str, Any]) -> Training:
     """Make one learner's training; the simulator's and the processes' alike."""
     task = Sine(**settings.get("task", {}))
-    module = task.module()
-    me = Learner(module, task.optimizer(module), nominal_frames=task.nominal_frames)
+    module = task.make_module()
+    learner = Learner(module, task.optimizer(module), nominal_frames=task.nominal_frames)
     name = settings["strategy"]
     strategy = (STRATEGIES[name] if name in STRATEGIES else find(name))(**settings.get("with", {}))
-    budget = Budget(task.per_epoch, settings.get("minibatches", 200), warmup=settings.get("warmup", 0))
-    return Training(me, strategy, runtime, task=task, budget=budget)
+    budget = Budget(task.minibatches_per_epoch, settings.get("minibatches", 200), warmup=settings.get("warmup", 0))
+    return Training(learner, strategy, runtime, task=task, budget=budget)
 
 
 def digest(x: Tensor) -> str:
@@ -228,7 +231,7 @@ def die_or_train(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str,
 class Unwilling(Gossip):
     """Raises when it is asked."""
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
         raise ValueError("will not serve")
 
 
@@ -240,23 +243,23 @@ def fail_serving(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
 
 def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
     """Step in lockstep; one stops itself for a while, the others go on without it until it asks to come back."""
-    me, mine = Learner(nn.Linear(2, 2)), runtime.place.learner
+    learner, mine = Learner(nn.Linear(2, 2)), runtime.place.learner
     report: dict[str, Any] = {"holds": False, "trained": []}
 
     async def run() -> dict[str, Any]:
         stopped = False
         while True:
-            view = await runtime.assemble(me, report, lambda reports, _: {"reports": list(reports)})
+            view = await runtime.rendezvous(learner, report, lambda reports, _: {"reports": list(reports)})
             report.update(holds=True, trained=[mine])
             try:
                 while True:
-                    if view.epoch == 0 and mine == settings["stopped"] and not stopped:
+                    if view.generation == 0 and mine == settings["stopped"] and not stopped:
                         stopped = True
                         stop_for_a_while(2.5)
                     time.sleep(0.01)
-                    everyone = await me.comm.gather(torch.tensor([runtime.newcomers()]))
-                    if view.epoch and view.size == 3:
-                        mean = await me.comm.mean(torch.ones(1))
+                    everyone = await learner.comm.gather(torch.tensor([runtime.has_newcomers()]))
+                    if view.generation and view.size == 3:
+                        mean = await learner.comm.mean(torch.ones(1))
                         holders = [[each["holds"], each["trained"]] for each in view.plan["reports"]]
                         return {"rank": view.rank, "size": view.size, "mean": float(mean), "holders": holders}
                     if bool(everyone[0]):

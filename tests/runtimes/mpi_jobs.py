@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roundelay.communicator import Communicator, Later
+from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import NumericalError
 from roundelay.learner import Learner
 from roundelay.runtimes.mpi import mpi_runtime as mpi
@@ -32,27 +32,27 @@ Settings = dict[str, Any]
 class Gossip(Asynchronous):
     """Half-way to a neighbour at each step, by a request; what one side gains the other loses."""
 
-    conserves: ClassVar[bool] = True
+    conserves_mean: ClassVar[bool] = True
     share: float = 0.3
 
-    def setup(self, me: Learner) -> None:
+    def setup(self, learner: Learner) -> None:
         self.turn = 0
         self.asked: Awaitable[Tensor] | None = None
 
-    def overlap(self, me: Learner) -> None:
+    def overlap(self, learner: Learner) -> None:
         self.turn += 1
-        size = me.comm.size
-        to = (me.comm.rank + 1 + self.turn % max(1, size - 1)) % size
-        self.asked = me.comm.request(me.weights, to)
+        size = learner.comm.size
+        to = (learner.comm.rank + 1 + self.turn % max(1, size - 1)) % size
+        self.asked = learner.comm.request(learner.weights, to)
 
-    async def step(self, me: Learner) -> None:
+    async def step(self, learner: Learner) -> None:
         assert self.asked is not None
-        me.weights.add_(await self.asked)
-        me.descend()
+        learner.weights.add_(await self.asked)
+        learner.descend()
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        change = (me.weights - theirs) * self.share
-        me.weights.sub_(change)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        change = (learner.weights - theirs) * self.share
+        learner.weights.sub_(change)
         return change
 
 
@@ -62,15 +62,15 @@ class Summing(Asynchronous):
 
     servers: int = 1
 
-    async def step(self, me: Learner) -> None:
-        me.weights.copy_(await me.comm.request(me.grad * (-0.05 * me.weight), 0))
+    async def step(self, learner: Learner) -> None:
+        learner.weights.copy_(await learner.comm.request(learner.grad * (-0.05 * learner.weight), 0))
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        me.weights.add_(theirs)
-        return me.weights
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        learner.weights.add_(theirs)
+        return learner.weights
 
-    async def consensus(self, me: Learner) -> Tensor:
-        return await me.comm.broadcast(me.weights.clone(), root=0)
+    async def consensus(self, learner: Learner) -> Tensor:
+        return await learner.comm.broadcast(learner.weights.clone(), root=0)
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
@@ -116,7 +116,7 @@ def fail(runtime: MpiRuntime, settings: Settings) -> Any:
     training = job_of(settings).training(runtime)
 
     def burst(_: Any) -> None:
-        if training.me.minibatch >= 8 and runtime.rank == settings["rank"]:
+        if training.learner.minibatch >= 8 and runtime.rank == settings["rank"]:
             if settings["how"] == "kill":
                 os.kill(os.getpid(), 9)
             if settings["how"] == "own":
@@ -141,16 +141,16 @@ class Echo(Strategy):
     """Answer by what was asked, and by whom; or, for the first of a pair, when the second has come."""
 
     def __init__(self) -> None:
-        self.first: Later | None = None
+        self.first: DeferredReply | None = None
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
         if theirs.dtype == torch.int32:
             if self.first is None:
-                self.first = Later()
+                self.first = DeferredReply()
                 return self.first
-            self.first.give(torch.tensor([of], dtype=torch.int32))
+            self.first.send(torch.tensor([source], dtype=torch.int32))
             self.first = None
-        return torch.cat([theirs.reshape(-1), torch.tensor([of]).to(theirs)])
+        return torch.cat([theirs.reshape(-1), torch.tensor([source]).to(theirs)])
 
 
 def _learner() -> Learner:
@@ -159,20 +159,20 @@ def _learner() -> Learner:
 
 def verbs(runtime: MpiRuntime, settings: Settings) -> Any:
     """Try every verb; assertions fail by name."""
-    me = _learner()
-    complete(_verbs(runtime, me, Echo()))
+    learner = _learner()
+    complete(_verbs(runtime, learner, Echo()))
     return runtime.rank
 
 
-async def _verbs(runtime: MpiRuntime, me: Learner, echo: Strategy) -> None:
-    view = await runtime.assemble(me, {"rank": runtime.rank}, lambda reports, _: {"reports": list(reports)})
+async def _verbs(runtime: MpiRuntime, learner: Learner, echo: Strategy) -> None:
+    view = await runtime.rendezvous(learner, {"rank": runtime.rank}, lambda reports, _: {"reports": list(reports)})
     assert view.plan == {"reports": [{"rank": rank} for rank in range(view.size)]}
-    comm = me.comm
+    comm = learner.comm
     await _collectives(comm)
     await _exchanges(comm)
     early = comm.request(torch.ones(2), (comm.rank + 1) % comm.size)  # before the other lets requests in
     time.sleep(0.02 * comm.rank)
-    runtime.open(me, echo)
+    runtime.start_serving(learner, echo)
     assert (await early).tolist() == [1.0, 1.0, comm.rank]
     await _requests(comm)
     # Groups: of the odd and the even, in reverse order; requests in them name ranks of the group.
@@ -191,7 +191,7 @@ async def _verbs(runtime: MpiRuntime, me: Learner, echo: Strategy) -> None:
     assert (await pending[id(group)]).item() == 1.0
     assert (await pending[id(twin)]).item() == 3.0
     await comm.mean(torch.zeros(1))
-    await runtime.close(me)
+    await runtime.stop_serving(learner)
 
 
 async def _collectives(comm: Communicator) -> None:
@@ -256,16 +256,16 @@ def mismatch(runtime: MpiRuntime, settings: Settings) -> None:
 
 
 async def _mismatch(runtime: MpiRuntime) -> None:
-    me = _learner()
-    await runtime.assemble(me, {}, lambda reports, _: {})
-    await me.comm.mean(torch.zeros(5 if runtime.rank == 0 else 7))
+    learner = _learner()
+    await runtime.rendezvous(learner, {}, lambda reports, _: {})
+    await learner.comm.mean(torch.zeros(5 if runtime.rank == 0 else 7))
 
 
 def assemble_again(runtime: MpiRuntime, settings: Settings) -> None:
     """Assemble a second time, as after a loss."""
-    me = _learner()
+    learner = _learner()
     for _ in range(2):
-        complete(runtime.assemble(me, {}, lambda reports, _: {}))
+        complete(runtime.rendezvous(learner, {}, lambda reports, _: {}))
 
 
 # -- progress ---------------------------------------------------------------------------------------------------
@@ -292,11 +292,11 @@ def counter(runtime: MpiRuntime, settings: Settings) -> Any:
 
 
 async def _count(runtime: MpiRuntime) -> Any:
-    me = _learner()
-    await runtime.assemble(me, {}, lambda reports, _: {})
-    got = [await runtime.count("a", 1) for _ in range(100)]
-    other = await runtime.count("b", 5)
-    await me.comm.mean(torch.zeros(1))
+    learner = _learner()
+    await runtime.rendezvous(learner, {}, lambda reports, _: {})
+    got = [await runtime.fetch_add("a", 1) for _ in range(100)]
+    other = await runtime.fetch_add("b", 5)
+    await learner.comm.mean(torch.zeros(1))
     slowest = 0.0
     if runtime.rank == 0:
         time.sleep(0.5)  # not by compute: no thread calls MPI either
@@ -305,9 +305,9 @@ async def _count(runtime: MpiRuntime) -> Any:
         time.sleep(0.05)
         for key in ("a", "c"):
             begin = time.perf_counter()
-            await runtime.count(key, 1)
+            await runtime.fetch_add(key, 1)
             slowest = max(slowest, time.perf_counter() - begin)
-    await me.comm.mean(torch.zeros(1))
+    await learner.comm.mean(torch.zeros(1))
     return {"got": got, "other": other, "slowest": slowest}
 
 
@@ -317,12 +317,12 @@ def idle(runtime: MpiRuntime, settings: Settings) -> Any:
 
 
 async def _idle(runtime: MpiRuntime) -> float:
-    me = _learner()
-    await runtime.assemble(me, {}, lambda reports, _: {})
+    learner = _learner()
+    await runtime.rendezvous(learner, {}, lambda reports, _: {})
     wall, used = time.perf_counter(), time.process_time()
     if runtime.rank == 0:
         time.sleep(1.0)
-    await me.comm.mean(torch.zeros(1))
+    await learner.comm.mean(torch.zeros(1))
     return (time.process_time() - used) / (time.perf_counter() - wall)
 
 
@@ -332,21 +332,21 @@ def overlap(runtime: MpiRuntime, settings: Settings) -> Any:
 
 
 async def _overlap(runtime: MpiRuntime) -> Any:
-    me = _learner()
-    await runtime.assemble(me, {}, lambda reports, _: {})
-    runtime.open(me, Echo())
+    learner = _learner()
+    await runtime.rendezvous(learner, {}, lambda reports, _: {})
+    runtime.start_serving(learner, Echo())
     slowest = 0.0
-    mean = me.comm.mean(torch.ones(500_000))
+    mean = learner.comm.mean(torch.ones(500_000))
     if runtime.rank == 0:
-        await runtime.compute(me, _Busy(1.0))
+        await runtime.compute(learner, _Busy(1.0))
     else:
         for _ in range(5):
             begin = time.perf_counter()
-            await me.comm.request(torch.ones(1000), 0)
+            await learner.comm.request(torch.ones(1000), 0)
             slowest = max(slowest, time.perf_counter() - begin)
     begin = time.perf_counter()
     await mean
     waited = time.perf_counter() - begin
-    await me.comm.mean(torch.zeros(1))
-    await runtime.close(me)
+    await learner.comm.mean(torch.zeros(1))
+    await runtime.stop_serving(learner)
     return {"slowest": slowest, "waited": waited}

@@ -32,9 +32,9 @@ def beside_ddp(runtime: Any, settings: dict[str, Any]) -> float:
     job = tiny_job(Synchronous(bucket_bytes=settings["bucket_bytes"]), minibatches=2 * steps, optimizer=make)
     training = job.training(runtime)
     consensus = runtime.run(training.run())
-    rank = training.me.number
+    rank = training.learner.index
     dist.init_process_group("gloo", init_method=f"file://{settings['meet']}", rank=rank, world_size=2)
-    module = job.task.module()
+    module = job.task.make_module()
     peer = DistributedDataParallel(module)
     optimizer = make(peer)
     for step in range(steps):
@@ -44,7 +44,7 @@ def beside_ddp(runtime: Any, settings: dict[str, Any]) -> float:
     dist.barrier()
     del peer  # before its group: in the other order torch sometimes waits for good
     dist.destroy_process_group()
-    ours = [place.view(consensus) for place in training.me.places]
+    ours = [place.view(consensus) for place in training.learner.slots]
     theirs = [parameter.detach() for parameter in module.parameters()]
     largest = max(float(tensor.abs().max()) for tensor in theirs)
     return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) / largest
@@ -59,11 +59,11 @@ def train_tiny(runtime: Any, strategy: str) -> list[float]:
 
 def overlapping(runtime: Any, sizes: list[int]) -> list[str]:
     """Begin a mean, let a gather overtake it, and see that both are right; return what was wrong."""
-    me, wrong = Learner(nn.Linear(3, 2)), list[str]()
+    learner, wrong = Learner(nn.Linear(3, 2)), list[str]()
 
     async def run() -> None:
-        await runtime.assemble(me, {}, lambda reports, _: {})
-        comm = me.comm
+        await runtime.assemble(learner, {}, lambda reports, _: {})
+        comm = learner.comm
         for turn in range(60):
             x = torch.full((sizes[0],), float(comm.rank + turn))
             mean = comm.mean(x)
@@ -74,7 +74,7 @@ def overlapping(runtime: Any, sizes: list[int]) -> list[str]:
             if not torch.allclose(x, torch.full_like(x, (comm.size - 1) / 2 + turn)):
                 wrong.append(f"mean {turn}: {x[0]}")
         await comm.mean(torch.zeros(1))
-        await runtime.close(me)
+        await runtime.close(learner)
 
     runtime.run(run())
     return wrong

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from roundelay.errors import Deadlock, SettingsError
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Link, SlowLink, Stop, Straggler
+from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, NetworkLink, SlowLink, Stop, Straggler
 from roundelay.runtimes.simulator.simulation import SimulatedRuntime, Simulation, simulate
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
@@ -53,9 +53,9 @@ class Pull(Task):
     nominal_frames, held_out = 4, 2
 
     def __init__(self, per_epoch: int, marks: int = 0) -> None:
-        self.per_epoch, self.marks = per_epoch, marks
+        self.minibatches_per_epoch, self.marks = per_epoch, marks
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         module = nn.Linear(3 + self.marks, 1)
         with torch.no_grad():
             for parameter in module.parameters():
@@ -66,14 +66,14 @@ class Pull(Task):
         return 4 if index % 7 else 3
 
     def load(self, epoch: int, index: int) -> int:
-        return epoch * self.per_epoch + index
+        return epoch * self.minibatches_per_epoch + index
 
-    def gradient(self, me: Learner, batch: int) -> float:
-        me.grad.zero_()
-        torch.sub(me.seen[:3], 1.0, out=me.grad[:3])
+    def gradient(self, learner: Learner, batch: int) -> float:
+        learner.grad.zero_()
+        torch.sub(learner.snapshot[:3], 1.0, out=learner.grad[:3])
         if batch < self.marks:
-            me.grad[3 + batch] = -1.0
-        return float(me.grad[:3].square().sum())
+            learner.grad[3 + batch] = -1.0
+        return float(learner.grad[:3].square().sum())
 
     def score(self, module: nn.Module, index: int) -> Scores:
         loss = float((next(module.parameters())[0, :3] - 1.0).square().sum())
@@ -201,7 +201,7 @@ def draw(name: str, seed: int) -> Schedule:
     if not (faults or stops or cuts):
         faults.append(Fault(rng.choice(victims), rng.uniform(0.0, horizon)))
     cluster = Cluster(
-        inside=Link(rng.choice([0.0, 1e-4, 0.02]), rng.choice([1e10, 1e3])),
+        inside=NetworkLink(rng.choice([0.0, 1e-4, 0.02]), rng.choice([1e10, 1e3])),
         compute=Compute(seconds=0.1, jitter=rng.choice([0.0, 0.3])),
         detection_seconds=rng.choice([0.0, 0.01, 0.1]),
         patience_seconds=rng.choice([0.05, 0.3, 1.0]),
@@ -221,14 +221,14 @@ def run(name: str, seed: int, schedule: Schedule | None = None) -> Told:
     """Train through a schedule, by default that of the seed."""
     schedule, strategy = schedule or draw(name, seed), make_strategy(name)
     task = Pull(max(20, schedule.minibatches // 2), marks=schedule.minibatches)
-    budget = Budget(task.per_epoch, schedule.minibatches, **schedule.budget)
+    budget = Budget(task.minibatches_per_epoch, schedule.minibatches, **schedule.budget)
     job = Job(task, strategy, budget, lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.2), debug=True)
     text, books = io.StringIO(), Books()
 
     def make(runtime: SimulatedRuntime) -> Training:
         if not books.lives:
             _watch(runtime.sim, books)
-        runtime.stand_still = lambda *, still: None  # type: ignore[method-assign]  # faults inside meetings, too
+        runtime.pause_clock = lambda *, paused: None  # type: ignore[method-assign]  # faults inside meetings, too
         training = job.training(runtime)
         training.checkpoint = schedule.checkpoint
         _keep_books(training, runtime, books)
@@ -243,7 +243,7 @@ def run(name: str, seed: int, schedule: Schedule | None = None) -> Told:
     counts = Counter(line["minibatch"] for line in events if line["event"] == "step")
     _check_agreement(outcome.finished, outcome.consensus)
     loss = float((outcome.consensus[:3] - 1.0).square().mean())
-    everyone = torch.stack([outcome.consensus, *(training.me.weights for training in outcome.finished)])
+    everyone = torch.stack([outcome.consensus, *(training.learner.weights for training in outcome.finished)])
     marks = everyone[:, 3 : 3 + schedule.minibatches].amax(dim=0)
     traceless = (marks <= TRACE * marks.median()).nonzero().flatten().tolist()
     return Told(events, outcome.seconds, loss, len(outcome.fired), counts, books, traceless)
@@ -277,7 +277,7 @@ def make_strategy(name: str) -> Strategy:
 
 
 def _keep_books(training: Training, runtime: SimulatedRuntime, books: Books) -> None:
-    finished, begin, seat = training.ledger.finished, training.ledger.begin, runtime.seat
+    finished, begin, seat = training.ledger.finished, training.ledger.begin, runtime.initial_rank
 
     def note(number: int) -> None:
         books.trained[books.lives[seat]].append(number)

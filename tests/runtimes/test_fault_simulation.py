@@ -14,7 +14,7 @@ import torch
 
 from roundelay.errors import LearnerLost
 from roundelay.learner import Learner
-from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, Link, Stop
+from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, NetworkLink, Stop
 from roundelay.strategies import ADPSGD, ASGD, BMUF, STRATEGIES, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training import recovery as merging
@@ -54,7 +54,7 @@ def test_one_loss_takes_no_minibatch_along(name: str) -> None:
     """Around a meeting, at which nobody averages: every mark is in the weights at the end."""
     learners = 4
     for victim, at in [(-1 if schedules.make_strategy(name).servers else 0, 0.37), (1, 0.41), (2, 0.44), (3, 0.5)]:
-        cluster = Cluster(inside=Link(0.005, 1e10), faults=[Fault(victim, at)], detection_seconds=0.01)
+        cluster = Cluster(inside=NetworkLink(0.005, 1e10), faults=[Fault(victim, at)], detection_seconds=0.01)
         budget = {"evaluate_every": 3 * learners}
         told = schedules.check(name, 0, schedules.Schedule(learners, 6 * learners, cluster, budget, None))
         assert told.fired == 1
@@ -178,9 +178,9 @@ def test_newcomers_get_weights_moments_and_block_momentum() -> None:
     assert all(torch.equal(delta, deltas[0]) for delta in deltas)
     assert float(deltas[0].abs().max()) > 0
     sync = simulated(tiny_job(Synchronous(), minibatches=160, optimizer=sgd(0.05, 0.9)), 4, cluster)
-    weights = [training.me.weights for training in sync.finished]
+    weights = [training.learner.weights for training in sync.finished]
     assert all(torch.equal(other, weights[0]) for other in weights)
-    moments = [training.me.moments() for training in sync.finished]
+    moments = [training.learner.moments() for training in sync.finished]
     assert len(moments) == 4
     assert all(torch.equal(a, b) for each in moments[1:] for a, b in zip(each, moments[0], strict=True))
 
@@ -197,10 +197,16 @@ def test_what_a_server_alone_knows_is_taken_from_it(servers: int) -> None:
         before = made.assemble
 
         async def assemble() -> None:
-            me: Learner = made.me
-            kept = [(part, me.weights[part].clone()) for part in made.acting.keeps(me) or []] if made.holds else []
+            learner: Learner = made.learner
+            kept = (
+                [(part, learner.weights[part].clone()) for part in made.acting.owned_parts(learner) or []]
+                if made.holds
+                else []
+            )
             await before()
-            seen.extend((float((me.weights[part] - old).abs().max()), float(old.abs().max())) for part, old in kept)
+            seen.extend(
+                (float((learner.weights[part] - old).abs().max()), float(old.abs().max())) for part, old in kept
+            )
 
         made.assemble = assemble  # type: ignore[method-assign]  # to look at the merge
         return made
@@ -209,7 +215,7 @@ def test_what_a_server_alone_knows_is_taken_from_it(servers: int) -> None:
     outcome = simulated(job, 4, Cluster(faults=[Fault(3, 1.0)]))
     assert len(seen) == servers
     assert all(change == 0.0 and size > 0.0 for change, size in seen)
-    momentum = [float(moment.abs().max()) for moment in outcome.finished[0].me.moments()]
+    momentum = [float(moment.abs().max()) for moment in outcome.finished[0].learner.moments()]
     assert max(momentum) > 0.0
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
-from roundelay.runtimes.processes.transport.gloo_messages import ENVELOPE_BYTES, GlooPost
-from roundelay.runtimes.processes.transport.key_value_store import Store, keep_store
+from roundelay.runtimes.processes.transport.gloo_messages import ENVELOPE_BYTES, GlooTransport
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, keep_store
 from roundelay.runtimes.processes.transport.messages import HEADER, Kind, Label, Message
 from roundelay.runtimes.processes.transport.torch_communicator import connect_by_device
 
@@ -27,9 +27,11 @@ class Three:
         self.lost: list[tuple[int, str]] = []
         self.posts = [self._make(self._store, rank) for rank in range(3)]
 
-    def _make(self, store: Store, rank: int) -> GlooPost:
+    def _make(self, store: KeyValueStore, rank: int) -> GlooTransport:
         connect = connect_by_device(store, 0, "127.0.0.1")
-        return GlooPost(rank, 3, lambda: connect("post", rank, 3, "cpu"), lambda why: self.lost.append((rank, why)))
+        return GlooTransport(
+            rank, 3, lambda: connect("post", rank, 3, "cpu"), lambda why: self.lost.append((rank, why))
+        )
 
     def close(self) -> None:
         threads = [threading.Thread(target=post.close) for post in self.posts]
@@ -46,8 +48,8 @@ def three() -> Iterator[Three]:
     made.close()
 
 
-def received(post: GlooPost, of: int, label: Label) -> Tensor:
-    message: Message = post.wait(lambda: post.receive(of, label))
+def received(post: GlooTransport, source: int, label: Label) -> Tensor:
+    message: Message = post.wait(lambda: post.receive(source, label))
     copy = message.tensor.clone()
     message.release()
     return copy
@@ -83,7 +85,7 @@ def test_messages_of_one_label_come_in_order_whatever_their_sizes(three: Three) 
 def test_requests_are_found_whoever_sent_them(three: Three) -> None:
     for rank in (0, 2):
         three.posts[rank].send(1, REQUEST, torch.tensor([rank]))
-    senders = {three.posts[1].wait(three.posts[1].next_request).of for _ in range(2)}
+    senders = {three.posts[1].wait(three.posts[1].next_request).source for _ in range(2)}
     assert senders == {0, 2}
 
 

@@ -23,7 +23,7 @@ from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.environment import first_of
-from roundelay.runtimes.processes.hosts import Hosts, Meeting, meet
+from roundelay.runtimes.processes.hosts import HostInfo, Hosts, meet
 from roundelay.runtimes.processes.transport.key_value_store import keep_store
 
 HERE = Path(__file__).parent
@@ -138,7 +138,7 @@ def _meet_quietly(hosts: Hosts) -> None:
 def test_shares_of_the_learners() -> None:
     store, port = keep_store("127.0.0.1")
     for size, count in itertools.product((3, 4, 7), (1, 2, 3)):
-        shares = [Meeting(store, ("127.0.0.1", port), k, count, "127.0.0.1").share(size) for k in range(count)]
+        shares = [HostInfo(store, ("127.0.0.1", port), k, count, "127.0.0.1").share(size) for k in range(count)]
         assert [learner for share in shares for learner in share] == list(range(size))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 

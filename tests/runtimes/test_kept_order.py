@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from roundelay.errors import Mismatch
-from roundelay.runtimes.simulator.event_loop import Kernel
-from roundelay.runtimes.simulator.recorded_order import KeptOrder
+from roundelay.runtimes.simulator.event_loop import VirtualLoop
+from roundelay.runtimes.simulator.recorded_order import ReplayOrder
 
 
 def test_what_comes_early_waits_for_its_turn() -> None:
-    kernel = Kernel()
+    kernel = VirtualLoop()
     happened: list[str] = []
-    order = KeptOrder(kernel, "learner 2", ["s1", "c7", "s3"])
+    order = ReplayOrder(kernel, "learner 2", ["s1", "c7", "s3"])
     for what in ("s3", "c", "s1"):
         order.wait(what, happened.append)
     kernel.run()
@@ -21,7 +21,7 @@ def test_what_comes_early_waits_for_its_turn() -> None:
 
 @pytest.mark.parametrize("doings", [("s1", "c", "g"), ("s3", "s1", "c"), ("s1", "s3", "c")])
 def test_what_has_no_turn_is_named(doings: tuple[str, ...]) -> None:
-    order = KeptOrder(Kernel(), "learner 2", ["s1", "c7"])
+    order = ReplayOrder(VirtualLoop(), "learner 2", ["s1", "c7"])
 
     def replay() -> None:
         for what in doings:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from roundelay.errors import Deadlock
-from roundelay.runtimes.simulator.event_loop import Event, Kernel
+from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop
 
 
 def test_ties_happen_in_the_order_of_their_scheduling() -> None:
-    kernel, seen = Kernel(), list[int]()
+    kernel, seen = VirtualLoop(), list[int]()
     for number in range(20):
         kernel.after(1.0, lambda number=number: seen.append(number))  # type: ignore[misc]  # a default is no mystery
     kernel.run()
@@ -18,7 +18,7 @@ def test_ties_happen_in_the_order_of_their_scheduling() -> None:
 
 def test_shuffled_ties_are_another_order_and_the_same_each_time() -> None:
     def order(seed: int) -> list[int]:
-        kernel, seen = Kernel(shuffle=seed), list[int]()
+        kernel, seen = VirtualLoop(shuffle=seed), list[int]()
         for number in range(20):
             kernel.after(1.0, lambda number=number: seen.append(number))  # type: ignore[misc]
         kernel.run()
@@ -29,8 +29,8 @@ def test_shuffled_ties_are_another_order_and_the_same_each_time() -> None:
 
 
 def test_tasks_wait_for_each_other() -> None:
-    kernel, said = Kernel(), list[tuple[str, float]]()
-    bell: Event[str] = Event("the bell")
+    kernel, said = VirtualLoop(), list[tuple[str, float]]()
+    bell: VirtualFuture[str] = VirtualFuture("the bell")
 
     async def ring() -> None:
         await kernel.sleep(2.0)
@@ -49,10 +49,10 @@ def test_tasks_wait_for_each_other() -> None:
 
 
 def test_a_deadlock_is_named() -> None:
-    kernel = Kernel()
+    kernel = VirtualLoop()
 
     async def wait() -> None:
-        await Event("the moon")
+        await VirtualFuture("the moon")
 
     kernel.spawn(wait(), "learner 3")
     with pytest.raises(Deadlock, match="learner 3 awaits the moon"):
@@ -60,8 +60,8 @@ def test_a_deadlock_is_named() -> None:
 
 
 def test_an_event_that_fails_raises_where_it_is_awaited() -> None:
-    kernel, caught = Kernel(), list[str]()
-    event: Event[None] = Event("an event")
+    kernel, caught = VirtualLoop(), list[str]()
+    event: VirtualFuture[None] = VirtualFuture("an event")
 
     async def wait() -> None:
         try:
@@ -76,7 +76,7 @@ def test_an_event_that_fails_raises_where_it_is_awaited() -> None:
 
 
 def test_a_killed_task_runs_no_further() -> None:
-    kernel, steps = Kernel(), list[float]()
+    kernel, steps = VirtualLoop(), list[float]()
 
     async def walk() -> None:
         while True:

@@ -15,9 +15,9 @@ import pytest
 from faults import Fault
 
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.membership import Membership, announce_over, bury, current_id, latest_view
+from roundelay.runtimes.processes.membership import MembershipProtocol, announce_over, bury, current_id, latest_view
 from roundelay.runtimes.processes.process_runtime import Options
-from roundelay.runtimes.processes.transport.key_value_store import Store, connect_store, keep_store
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, connect_store, keep_store
 
 MINIBATCHES = 320  # at least 0.64 s: every kill comes before the end
 STALL_SECONDS = 2.0  # generous: the machine may be busy; the figures are printed
@@ -109,11 +109,11 @@ def test_a_stopped_learner_is_let_in_again(transport: str) -> None:
 
 
 @pytest.fixture
-def store() -> Store:
+def store() -> KeyValueStore:
     return keep_store("127.0.0.1")[0]
 
 
-def test_the_first_reason_counts(store: Store) -> None:
+def test_the_first_reason_counts(store: KeyValueStore) -> None:
     announce_over(store, 3, [0, 1], "first")
     announce_over(store, 3, [0, 1], "second")
     assert store.get("over/3") == "first"
@@ -121,7 +121,7 @@ def test_the_first_reason_counts(store: Store) -> None:
     assert store.has("poke/3/1")
 
 
-def test_an_obituary_ends_the_newest_epoch_only(store: Store) -> None:
+def test_an_obituary_ends_the_newest_epoch_only(store: KeyValueStore) -> None:
     store.set("view/0", {"members": [0, 1, 2]})
     store.set("view/1", {"members": [0, 2]})
     assert latest_view(store) == (1, [0, 2])
@@ -134,10 +134,10 @@ def test_an_obituary_ends_the_newest_epoch_only(store: Store) -> None:
     assert not store.has("over/0")
 
 
-def test_alone_one_agrees_with_oneself(store: Store) -> None:
+def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
     store.add("ids", 2)
     store.set("dead/1", "never came")
-    membership = Membership(store, 0, 2, patience_seconds=5.0)
+    membership = MembershipProtocol(store, 0, 2, patience_seconds=5.0)
     other = connect_store(*address_of(store))
     other.append("safe/1", "4 ")
     other.append("safe/1", "7 ")
@@ -167,6 +167,6 @@ def test_alone_one_agrees_with_oneself(store: Store) -> None:
     assert over == ["because"]
 
 
-def address_of(store: Store) -> tuple[str, int]:
+def address_of(store: KeyValueStore) -> tuple[str, int]:
     raw = store.raw
     return str(raw.host), int(raw.port)

@@ -8,18 +8,18 @@ import math
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.runtimes.cluster import Cluster, Compute, Link, Pauses, Straggler
-from roundelay.runtimes.simulator.event_loop import Kernel
-from roundelay.runtimes.simulator.network import Network
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink, Pauses, Straggler
+from roundelay.runtimes.simulator.event_loop import VirtualLoop
+from roundelay.runtimes.simulator.network import SimulatedNetwork
 
-TWO_NODES = Cluster(nodes=2, learners_per_node=2, inside=Link(1.0, 100.0), between=Link(10.0, 10.0))
-
-
-def network(cluster: Cluster, learners: int, servers: int = 0) -> Network:
-    return Network(Kernel(), cluster, cluster.places(learners, servers))
+TWO_NODES = Cluster(nodes=2, learners_per_node=2, inside=NetworkLink(1.0, 100.0), between=NetworkLink(10.0, 10.0))
 
 
-def arrivals(net: Network, messages: list[tuple[float, int, int]]) -> list[float]:
+def network(cluster: Cluster, learners: int, servers: int = 0) -> SimulatedNetwork:
+    return SimulatedNetwork(VirtualLoop(), cluster, cluster.places(learners, servers))
+
+
+def arrivals(net: SimulatedNetwork, messages: list[tuple[float, int, int]]) -> list[float]:
     """Send all messages now, in this order; return when each arrives."""
     found = [math.nan] * len(messages)
 
@@ -52,15 +52,15 @@ def test_learners_of_a_node_share_its_link() -> None:
 
 def test_a_ring_of_many_nodes_has_no_convoy() -> None:
     nodes = 50
-    net = network(Cluster(nodes=nodes, learners_per_node=1, between=Link(0.0, 1.0)), nodes)
+    net = network(Cluster(nodes=nodes, learners_per_node=1, between=NetworkLink(0.0, 1.0)), nodes)
     both = [(1.0, node, (node + way) % nodes) for node in range(nodes) for way in (-1, 1)]
     assert max(arrivals(net, both)) <= 3.0  # two out and two in for each, however many they are
 
 
 def test_ring_and_tree() -> None:
-    ring = network(Cluster(inside=Link(1.0, 10.0)), 4)
+    ring = network(Cluster(inside=NetworkLink(1.0, 10.0)), 4)
     assert ring.collective("mean", 80.0, (0, 1, 2, 3)) == (2 * 3 * (1.0 + 8.0 / 4), 18.0)
-    tree = network(Cluster(inside=Link(1.0, 10.0), all_reduce="tree"), 4)
+    tree = network(Cluster(inside=NetworkLink(1.0, 10.0), all_reduce="tree"), 4)
     assert tree.collective("mean", 80.0, (0, 1, 2, 3)) == (2 * 2 * (1.0 + 8.0), 36.0)
     assert network(Cluster(), 1).collective("mean", 80.0, (0,)) == (0.0, 0.0)
 
@@ -111,7 +111,7 @@ def test_compute_time_models() -> None:
 
 def test_bad_clusters_are_refused() -> None:
     with pytest.raises(SettingsError, match="bandwidth above 0"):
-        Link(bandwidth=0.0)
+        NetworkLink(bandwidth=0.0)
     with pytest.raises(SettingsError, match="names 2 nodes, cluster.nodes is 3"):
         Cluster(nodes=3, learners_per_node=[1, 2])
     with pytest.raises(SettingsError, match="room for 3 learners, not 4"):

@@ -14,8 +14,8 @@ from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.messages import Layout
-from roundelay.runtimes.processes.transport.shared_memory_messages import SharedPost, bits_of, weight_of
-from roundelay.runtimes.processes.transport.shared_memory_segments import Arena, Bell, Segment
+from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
+from roundelay.runtimes.processes.transport.shared_memory_segments import Arena, Notifier, Segment
 
 needs_sharing = pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
 
@@ -53,7 +53,7 @@ def test_memory_is_used_again() -> None:
 @needs_sharing
 def test_nothing_has_a_name() -> None:
     before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
-    post = SharedPost()
+    post = SharedMemoryTransport()
     post.segment.bytes[:100].fill_(1)
     assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()) == before
     post.close()
@@ -80,7 +80,7 @@ def test_a_segment_seen_twice() -> None:
 def test_a_bell_that_rang_before_does_not_let_us_sleep() -> None:
     segment, file = Segment.create()
     os.close(file)
-    bells = [Bell(segment, 0, ringer) for ringer in range(2)]
+    bells = [Notifier(segment, 0, ringer) for ringer in range(2)]
     seen = set()
     for turn in range(100):
         value = bells[0].read()
@@ -101,7 +101,7 @@ def test_an_arena_gives_blocks_again() -> None:
 
 @needs_sharing
 def test_a_wrong_segment_is_refused() -> None:
-    post, other = SharedPost(), SharedPost()
+    post, other = SharedMemoryTransport(), SharedMemoryTransport()
     with pytest.raises(CommunicationError, match="not the memory of rank 1"):
         post.begin(0, [post.card, {**other.card, "nonce": "00"}])
     with pytest.raises(CommunicationError, match="cannot be shared"):

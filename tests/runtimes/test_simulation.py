@@ -10,7 +10,7 @@ import torch
 
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Compute, Link, Straggler
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink, Straggler
 from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
@@ -52,7 +52,11 @@ def test_128_learners_train_within_minutes() -> None:
 def test_a_servers_link_is_the_bottleneck_that_it_is() -> None:
     def seconds(learners: int) -> float:
         cluster = Cluster(
-            nodes=learners, learners_per_node=1, model_bytes=1e8, between=Link(0.0, 1e9), compute=Compute(seconds=0.1)
+            nodes=learners,
+            learners_per_node=1,
+            model_bytes=1e8,
+            between=NetworkLink(0.0, 1e9),
+            compute=Compute(seconds=0.1),
         )
         return time_only(Server(), cluster, learners=learners, steps=20).seconds
 

@@ -35,7 +35,7 @@ def test_as_many_bytes_as_a_real_run(kind: Compression) -> None:
     job = tiny_job(Synchronous(compression=kind), minibatches=LEARNERS * STEPS, task=task)
     text = io.StringIO()
     outcome = simulate(job.training, Cluster(), learners=LEARNERS, record=Record(text, clock="virtual"))
-    model_bytes = outcome.trainings[0].me.weights.nbytes
+    model_bytes = outcome.trainings[0].learner.weights.nbytes
     timed = time_only(
         Synchronous(compression=kind), Cluster(model_bytes=model_bytes), learners=LEARNERS, steps=STEPS
     ).record

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundelay.communicator import Communicator, Later
+from roundelay.communicator import Communicator, DeferredReply
 from roundelay.learner import Learner
 from roundelay.runtimes.processes.process_runtime import ProcessRuntime
 from roundelay.runtimes.weighted_mean import mean_of
@@ -33,32 +33,34 @@ def tensor_of(rank: int, numel: int, dtype: torch.dtype = torch.float32) -> Tens
 class Echo(Strategy):
     """Answers with what it was sent and who sent it."""
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        return torch.cat([theirs, torch.tensor([float(of)])])
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        return torch.cat([theirs, torch.tensor([float(source)])])
 
 
 class Pairing(Strategy):
     """Answers two requests at a time, each with the sum of both."""
 
-    first: tuple[Tensor, Later] | None = None
+    first: tuple[Tensor, DeferredReply] | None = None
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
         if self.first is None:
-            self.first = theirs.clone(), Later()
+            self.first = theirs.clone(), DeferredReply()
             return self.first[1]
         held, later = self.first
         self.first = None
-        later.give(held + theirs)
+        later.send(held + theirs)
         return held + theirs
 
 
 async def enter(runtime: ProcessRuntime) -> Learner:
     """Become a learner with a communicator."""
-    me = Learner(nn.Linear(2, 2))
-    view = await runtime.assemble(me, {"mine": runtime.place.learner}, lambda reports, safe: {"reports": list(reports)})
-    assert (view.epoch, view.rank) == (0, runtime.place.learner)
+    learner = Learner(nn.Linear(2, 2))
+    view = await runtime.rendezvous(
+        learner, {"mine": runtime.place.learner}, lambda reports, safe: {"reports": list(reports)}
+    )
+    assert (view.generation, view.rank) == (0, runtime.place.learner)
     assert [report["mine"] for report in view.plan["reports"]] == list(range(view.size))
-    return me
+    return learner
 
 
 async def check_means(comm: Communicator, *, exact: bool) -> None:
@@ -133,13 +135,13 @@ async def check_exchange(comm: Communicator) -> None:
     assert torch.equal(await comm.exchange(x + 1, rank, rank), x + 1), "with oneself"
 
 
-async def check_requests(runtime: ProcessRuntime, me: Learner) -> None:
-    comm = me.comm
+async def check_requests(runtime: ProcessRuntime, learner: Learner) -> None:
+    comm = learner.comm
     halves = [[rank for rank in range(comm.size) if rank % 2 == odd] for odd in (0, 1)]
     half = comm.split([half for half in halves if half])
     if comm.rank == 0:
         time.sleep(0.2)  # requests wait until we let them in
-    runtime.open(me, Echo())
+    runtime.start_serving(learner, Echo())
     for group in (comm, half):
         for to in range(group.size):
             asked = [group.request(torch.full((9,), float(k)), to) for k in range(3)]
@@ -147,7 +149,7 @@ async def check_requests(runtime: ProcessRuntime, me: Learner) -> None:
                 answer = await waiting
                 assert answer.tolist() == [float(k)] * 9 + [float(group.rank)]
     await comm.mean(torch.zeros(1))
-    runtime.open(me, Pairing())
+    runtime.start_serving(learner, Pairing())
     await comm.mean(torch.zeros(1))
     if comm.size > 2 and comm.rank in (1, 2):
         assert (await comm.request(torch.tensor([float(comm.rank)]), 0)).tolist() == [3.0]
@@ -155,7 +157,7 @@ async def check_requests(runtime: ProcessRuntime, me: Learner) -> None:
     first, second = comm.request(torch.ones(1), comm.rank), comm.request(torch.ones(1) * 2, comm.rank)
     assert float(await first) == float(await second) == 3.0, "two requests to oneself, answered together"
     await comm.mean(torch.zeros(1))
-    await runtime.close(me)
+    await runtime.stop_serving(learner)
 
 
 async def check_split(comm: Communicator) -> None:
@@ -180,15 +182,15 @@ def check_all(runtime: ProcessRuntime, settings: dict[str, Any]) -> str:
     """Check every verb; any failure raises."""
 
     async def run() -> str:
-        me = await enter(runtime)
-        await check_means(me.comm, exact=settings["exact"])
-        await check_order(me.comm)
-        await check_gather(me.comm)
-        await check_broadcast(me.comm)
-        await check_exchange(me.comm)
-        await check_split(me.comm)
-        await check_requests(runtime, me)
-        return type(me.comm).__name__
+        learner = await enter(runtime)
+        await check_means(learner.comm, exact=settings["exact"])
+        await check_order(learner.comm)
+        await check_gather(learner.comm)
+        await check_broadcast(learner.comm)
+        await check_exchange(learner.comm)
+        await check_split(learner.comm)
+        await check_requests(runtime, learner)
+        return type(learner.comm).__name__
 
     return runtime.run(run())
 
@@ -197,9 +199,9 @@ def mismatch(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
     """Call different collectives."""
 
     async def run() -> None:
-        me = await enter(runtime)
-        await me.comm.mean(torch.zeros(2))
-        await me.comm.mean(torch.zeros(577 if me.comm.rank == 0 else 1))
+        learner = await enter(runtime)
+        await learner.comm.mean(torch.zeros(2))
+        await learner.comm.mean(torch.zeros(577 if learner.comm.rank == 0 else 1))
 
     runtime.run(run())
 
@@ -208,14 +210,16 @@ def reuse(runtime: ProcessRuntime, settings: dict[str, Any]) -> list[int]:
     """Return how much memory is shared after a few and after many steps."""
 
     async def run() -> list[int]:
-        me = await enter(runtime)
+        learner = await enter(runtime)
         taken = []
         for _ in range(2):
             for turn in range(40):
-                await me.comm.mean(torch.zeros(100_000))
-                await me.comm.exchange(torch.zeros(50_000 + turn), (me.comm.rank + 1) % 2, (me.comm.rank + 1) % 2)
-                await me.comm.gather(torch.zeros(10_000 + turn))
-            taken.append(me.comm.post.arena._top)  # type: ignore[attr-defined]  # a look inside
+                await learner.comm.mean(torch.zeros(100_000))
+                await learner.comm.exchange(
+                    torch.zeros(50_000 + turn), (learner.comm.rank + 1) % 2, (learner.comm.rank + 1) % 2
+                )
+                await learner.comm.gather(torch.zeros(10_000 + turn))
+            taken.append(learner.comm.post.arena._top)  # type: ignore[attr-defined]  # a look inside
         return taken
 
     return runtime.run(run())

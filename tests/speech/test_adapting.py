@@ -17,7 +17,7 @@ from roundelay.speech.features.array_store import shard_name, write_store
 from roundelay.speech.features.minibatches import ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
 from roundelay.speech.features.network_inputs import Combined
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
-from roundelay.speech.gmm.hmm_gmm import AcousticModel
+from roundelay.speech.gmm.hmm_gmm import HmmGmm
 from roundelay.speech.language.ngram import END, flat
 from roundelay.speech.preparation.adaptation_stage import RECOGNISED, TRANSFORMS
 from roundelay.speech.preparation.data_summary import check, lines
@@ -77,7 +77,7 @@ def test_adapted_features_are_there(prepared: Path) -> None:
 
 
 def test_training_speakers_use_transcripts_and_others_what_was_recognised(prepared: Path) -> None:
-    data, model = open_prepared(prepared), AcousticModel.load(prepared / "hmm")
+    data, model = open_prepared(prepared), HmmGmm.load(prepared / "hmm")
     recognised = read_json(prepared / "adapted" / "dev" / RECOGNISED)
     assert not (prepared / "adapted" / "train" / RECOGNISED).exists()
     for split, words in (("train", reference_of(data, "train")), ("dev", recognised)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.gmm.alignment import Agreement, Alignment, Alignments, compare, compare_all
+from roundelay.speech.gmm.alignment import Alignment, Alignments, SegmentAgreement, compare, compare_all
 from roundelay.speech.gmm.decision_tree import Tree
 
 PHONES = ["sil", "a", "b", "c"]
@@ -89,7 +89,7 @@ def test_no_alignments_are_a_file_too(tmp_path: Path) -> None:
 
 def test_a_segmentation_agrees_with_itself() -> None:
     segments = whole().segments("u1")
-    assert compare(segments, segments) == Agreement(18, 18, 4, 4)
+    assert compare(segments, segments) == SegmentAgreement(18, 18, 4, 4)
 
 
 def test_frames_and_boundaries_are_counted_by_hand() -> None:
@@ -118,16 +118,16 @@ def test_a_beginning_is_used_once() -> None:
 def test_names_are_mapped_and_equal_neighbours_joined() -> None:
     found = [("t", 0, 6), ("a", 6, 10)]
     reference = [("cl", 0, 3), ("T", 3, 6), ("a", 6, 10)]
-    assert compare(found, reference, names={"cl": "t", "T": "t"}) == Agreement(10, 10, 1, 1)
+    assert compare(found, reference, names={"cl": "t", "T": "t"}) == SegmentAgreement(10, 10, 1, 1)
 
 
 def test_groups_are_summed() -> None:
     one, two = [("a", 0, 5), ("b", 5, 10)], [("a", 0, 8), ("b", 8, 10)]
     groups = compare_all([("clean", one, one), ("noisy", one, two), ("clean", two, two)])
-    assert groups == {"clean": Agreement(20, 20, 2, 2), "noisy": Agreement(10, 7, 1, 0)}
+    assert groups == {"clean": SegmentAgreement(20, 20, 2, 2), "noisy": SegmentAgreement(10, 7, 1, 0)}
 
 
 def test_empty_segmentations_are_refused() -> None:
     with pytest.raises(DataError, match="without segments"):
         compare([], [("a", 0, 1)])
-    assert Agreement().frame_share == 0.0
+    assert SegmentAgreement().frame_share == 0.0

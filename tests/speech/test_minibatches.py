@@ -10,7 +10,7 @@ import torch
 
 from roundelay.errors import DataError, SettingsError
 from roundelay.speech.features import array_store as stores
-from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.mel_features import splice
 from roundelay.speech.features.minibatches import (
     IGNORED,
@@ -26,7 +26,7 @@ DIM = 4
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Store]:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ArrayStore, ArrayStore]:
     """Twenty utterances over three shards; a frame's first feature is its number, which is its target too."""
     monkeypatch.setattr(stores, "UTTERANCES_PER_SHARD", 7)
     random = np.random.default_rng(1)
@@ -48,7 +48,7 @@ def all_of(minibatches: Minibatches, epoch: int = 0) -> list[Batch]:
     return [minibatches.load(epoch, index) for index in range(len(minibatches))]
 
 
-def make(kind: str, data: tuple[Store, Store], seed: int = 0) -> Minibatches:
+def make(kind: str, data: tuple[ArrayStore, ArrayStore], seed: int = 0) -> Minibatches:
     features, targets = data
     if kind == "frames":
         return FrameMinibatches(features, targets, 16, left=2, right=3, seed=seed, pool_frames=100)
@@ -58,7 +58,7 @@ def make(kind: str, data: tuple[Store, Store], seed: int = 0) -> Minibatches:
 
 
 @pytest.mark.parametrize("kind", ["frames", "chunks", "utterances"])
-def test_seeded_and_random_access(kind: str, data: tuple[Store, Store]) -> None:
+def test_seeded_and_random_access(kind: str, data: tuple[ArrayStore, ArrayStore]) -> None:
     ours, again, other = make(kind, data), make(kind, data), make(kind, data, seed=1)
     order = list(range(len(ours)))
     backwards = {index: again.load(3, index) for index in reversed(order)}
@@ -74,7 +74,7 @@ def test_seeded_and_random_access(kind: str, data: tuple[Store, Store]) -> None:
             ours.load(0, index)
 
 
-def test_every_frame_once_with_its_neighbours(data: tuple[Store, Store]) -> None:
+def test_every_frame_once_with_its_neighbours(data: tuple[ArrayStore, ArrayStore]) -> None:
     features, targets = data
     minibatches = make("frames", data)
     batches = all_of(minibatches)
@@ -87,14 +87,14 @@ def test_every_frame_once_with_its_neighbours(data: tuple[Store, Store]) -> None
     assert np.array_equal(inputs.numpy(), spliced[seen.numpy()])
 
 
-def test_frames_mix_utterances(data: tuple[Store, Store]) -> None:
+def test_frames_mix_utterances(data: tuple[ArrayStore, ArrayStore]) -> None:
     features, targets = data
     owner = np.concatenate([np.full(len(features[name]), i) for i, name in enumerate(features)])
     for batch in all_of(FrameMinibatches(features, targets, 32, left=0, right=0))[:-1]:
         assert len(np.unique(owner[batch.targets.numpy()])) > 8
 
 
-def test_pools_bound_what_is_open(data: tuple[Store, Store]) -> None:
+def test_pools_bound_what_is_open(data: tuple[ArrayStore, ArrayStore]) -> None:
     features, targets = data
     minibatches = FrameMinibatches(features, targets, 10, left=0, right=0, pool_frames=60)
     owner = np.concatenate([np.full(len(features[name]), i) for i, name in enumerate(features)])
@@ -102,7 +102,7 @@ def test_pools_bound_what_is_open(data: tuple[Store, Store]) -> None:
     assert len(np.unique(owner[first])) < 10
 
 
-def test_no_epoch_ends_with_a_few_utterances(data: tuple[Store, Store]) -> None:
+def test_no_epoch_ends_with_a_few_utterances(data: tuple[ArrayStore, ArrayStore]) -> None:
     """A small rest belongs to the pool before it; batch norm would remember it when the model is evaluated."""
     features, targets = data
     total = sum(features.lengths[features.number(name)] for name in targets.ids)
@@ -114,7 +114,7 @@ def test_no_epoch_ends_with_a_few_utterances(data: tuple[Store, Store]) -> None:
         assert alone == set(targets.ids)
 
 
-def test_chunks_cover_each_utterance(data: tuple[Store, Store]) -> None:
+def test_chunks_cover_each_utterance(data: tuple[ArrayStore, ArrayStore]) -> None:
     features, targets = data
     seen = []
     frames = np.concatenate([features[name] for name in features])
@@ -133,7 +133,7 @@ def test_chunks_cover_each_utterance(data: tuple[Store, Store]) -> None:
     assert sorted(seen) == sorted(int(t) for array in targets.values() for t in array)
 
 
-def test_utterances_are_whole_and_alike(data: tuple[Store, Store]) -> None:
+def test_utterances_are_whole_and_alike(data: tuple[ArrayStore, ArrayStore]) -> None:
     features, _ = data
     names, padding, total = [], 0, 0
     for batch in all_of(make("utterances", data)):
@@ -151,13 +151,13 @@ def test_utterances_are_whole_and_alike(data: tuple[Store, Store]) -> None:
     assert padding < 0.3 * total
 
 
-def test_companions_change(data: tuple[Store, Store]) -> None:
+def test_companions_change(data: tuple[ArrayStore, ArrayStore]) -> None:
     minibatches = make("utterances", data)
     groups = [{frozenset(b.targets[:, 0].tolist()) for b in all_of(minibatches, epoch)} for epoch in (0, 1)]
     assert groups[0] != groups[1]
 
 
-def test_what_does_not_fit_is_named(data: tuple[Store, Store], tmp_path: Path) -> None:
+def test_what_does_not_fit_is_named(data: tuple[ArrayStore, ArrayStore], tmp_path: Path) -> None:
     features, targets = data
     short = write_store(tmp_path / "short", [("u00", np.zeros(1))], dim=0, dtype="int32")
     with pytest.raises(DataError, match=r"u00 has \d+ frames and 1 targets"):
@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_named(data: tuple[Store, Store], tmp_path: Path) -
         ChunkMinibatches(features, targets, length=0)
 
 
-def test_prefetch_gives_all_in_order(data: tuple[Store, Store]) -> None:
+def test_prefetch_gives_all_in_order(data: tuple[ArrayStore, ArrayStore]) -> None:
     minibatches = make("frames", data)
     which = [(epoch, index) for epoch in range(2) for index in range(1, len(minibatches), 2)]
     with Prefetch(minibatches, which) as ahead:
@@ -181,7 +181,7 @@ def test_prefetch_gives_all_in_order(data: tuple[Store, Store]) -> None:
         assert torch.equal(batch.targets, minibatches.load(epoch, index).targets)
 
 
-def test_prefetch_passes_errors_on_and_stops(data: tuple[Store, Store]) -> None:
+def test_prefetch_passes_errors_on_and_stops(data: tuple[ArrayStore, ArrayStore]) -> None:
     minibatches = make("frames", data)
     ahead = Prefetch(minibatches, [(0, 0), (0, 10_000)])
     stream = iter(ahead)

@@ -23,7 +23,7 @@ from roundelay.speech.decoding.beam_search import (
 )
 from roundelay.speech.decoding.nbest import n_best
 from roundelay.speech.language import ngram
-from roundelay.speech.language.context_expansion import Network
+from roundelay.speech.language.context_expansion import StateNetwork
 from roundelay.speech.language.decoding_graph import build, ctc, from_fst, to_fst
 from roundelay.speech.language.lexicon import Lexicon
 
@@ -47,7 +47,7 @@ def model() -> ngram.NgramModel:
     return ngram.kneser_ney(ngram.count(texts, 2), LEXICON.words)
 
 
-def exhaustive(network: Network, scores: Scores) -> Found:
+def exhaustive(network: StateNetwork, scores: Scores) -> Found:
     """Viterbi without any pruning, over plain lists, in double precision."""
     best: dict[int, Found] = {0: (0.0, ())}
     best = closure(network, best)
@@ -69,7 +69,7 @@ def keep(best: dict[int, Found], state: int, found: Found) -> bool:
     return True
 
 
-def closure(network: Network, best: dict[int, Found]) -> dict[int, Found]:
+def closure(network: StateNetwork, best: dict[int, Found]) -> dict[int, Found]:
     """Follow epsilons until nothing gets better."""
     queue = list(best)
     while queue:
@@ -81,7 +81,7 @@ def closure(network: Network, best: dict[int, Found]) -> dict[int, Found]:
     return best
 
 
-def all_sequences(network: Network, scores: Scores) -> dict[tuple[int, ...], float]:
+def all_sequences(network: StateNetwork, scores: Scores) -> dict[tuple[int, ...], float]:
     """The cost of the best path of each word sequence, by following every path; the graph has no epsilon cycle."""
     found: dict[tuple[int, ...], float] = {}
 
@@ -99,9 +99,9 @@ def all_sequences(network: Network, scores: Scores) -> dict[tuple[int, ...], flo
     return found
 
 
-def random_network(rng: np.random.Generator, outputs: int, states: int = 7) -> Network:
+def random_network(rng: np.random.Generator, outputs: int, states: int = 7) -> StateNetwork:
     """A random graph with words on some arcs, loops, and epsilons that only lead onwards."""
-    network = Network([[] for _ in range(states)])
+    network = StateNetwork([[] for _ in range(states)])
     for state in range(states):
         for _ in range(3):
             label = int(rng.integers(0, outputs + 1))

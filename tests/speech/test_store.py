@@ -12,7 +12,7 @@ from roundelay.errors import DataError
 from roundelay.files import read_json, replacing, write_json, write_text
 from roundelay.speech.features import array_store as stores
 from roundelay.speech.features.array_store import (
-    Store,
+    ArrayStore,
     rewrite_shard,
     shard_name,
     write_index,
@@ -46,7 +46,7 @@ def test_round_trip_over_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     store.verify()
     assert "utt3" in store
     assert "nobody" not in store
-    assert dict(Store(tmp_path / "s").items()).keys() == data.keys()
+    assert dict(ArrayStore(tmp_path / "s").items()).keys() == data.keys()
 
 
 @pytest.mark.parametrize("number", [0, 3, 6])
@@ -103,7 +103,7 @@ def test_single_numbers(tmp_path: Path) -> None:
 def test_without_an_index_there_is_no_store(tmp_path: Path) -> None:
     write_shard(tmp_path, 0, "float32", arrays().items())
     with pytest.raises(DataError, match=r"no whole store there \(index.json is missing\)"):
-        Store(tmp_path)
+        ArrayStore(tmp_path)
 
 
 def test_an_interrupted_rewrite_leaves_no_store(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_an_interrupted_rewrite_leaves_no_store(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_store(tmp_path / "s", failing(), dim=3)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no whole store"):
-        Store(tmp_path / "s")
+        ArrayStore(tmp_path / "s")
 
 
 def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
     size = shard.stat().st_size
     shard.write_bytes(shard.read_bytes()[:-4])
     with pytest.raises(DataError, match=rf"shard-00000.raw: {size - 4} bytes where {size} belong"):
-        Store(tmp_path / "s")
+        ArrayStore(tmp_path / "s")
     shard.unlink()
     with pytest.raises(DataError, match=r"shard-00000.raw: 0 bytes"):
-        Store(tmp_path / "s")
+        ArrayStore(tmp_path / "s")
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
@@ -138,16 +138,16 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     data[10] ^= 1
     shard.write_bytes(data)
     with pytest.raises(DataError, match=r"shard-00000.raw: its checksum is not that of its index"):
-        Store(tmp_path / "s").verify()
+        ArrayStore(tmp_path / "s").verify()
 
 
 def test_a_strange_index_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "index.json", {"format": 99})
     with pytest.raises(DataError, match=r"index.json: not an index that this version reads"):
-        Store(tmp_path)
+        ArrayStore(tmp_path)
     write_text(tmp_path / "index.json", "{")
     with pytest.raises(DataError, match=r"index.json: not JSON"):
-        Store(tmp_path)
+        ArrayStore(tmp_path)
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_shard_is_rewritten_in_place(tmp_path: Path) -> None:
     shard = write_shard(tmp_path, 0, "float32", data.items())
     shard = rewrite_shard(tmp_path, 0, shard, 3, lambda name, x: x * 2 + len(name))
     write_index(tmp_path, [shard], 3, "float32")
-    store = Store(tmp_path)
+    store = ArrayStore(tmp_path)
     store.verify()
     for name, array in data.items():
         assert np.array_equal(store[name], array * 2 + len(name))

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.gmm.alignment import Agreement, Alignments, compare
+from roundelay.speech.gmm.alignment import Alignments, SegmentAgreement, compare
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.front_end import FrontEnd
 from roundelay.speech.gmm.gmm_training import GmmSettings, equal_alignment, train_gmm
-from roundelay.speech.gmm.hmm_gmm import AcousticModel, Words
+from roundelay.speech.gmm.hmm_gmm import HmmGmm, Words
 
 NAMES = ["sil", "a", "e", "i", "o", "u"]
 SETTINGS = GmmSettings(
@@ -69,14 +69,14 @@ def speech(count: int = 60, seed: int = 0) -> Speech:
 
 
 @cache
-def trained(adapt: bool = False) -> AcousticModel:
+def trained(adapt: bool = False) -> HmmGmm:
     data = speech()
     settings = GmmSettings(**{**SETTINGS.__dict__, "adapt": adapt})
     return train_gmm(data.features, data.transcripts, data.speakers, LEXICON, settings)
 
 
-def agreement(alignments: Alignments, data: Speech) -> Agreement:
-    return sum((compare(alignments.segments(u), data.truth[u]) for u in alignments), Agreement())
+def agreement(alignments: Alignments, data: Speech) -> SegmentAgreement:
+    return sum((compare(alignments.segments(u), data.truth[u]) for u in alignments), SegmentAgreement())
 
 
 @pytest.mark.parametrize("adapt", [False, True])
@@ -154,7 +154,7 @@ def test_progress_is_told_stage_by_stage() -> None:
 def test_model_comes_back_from_its_folder(tmp_path: Path, adapt: bool) -> None:
     data, model = speech(), trained(adapt)
     model.save(tmp_path / "gmm")
-    copy = AcousticModel.load(tmp_path / "gmm")
+    copy = HmmGmm.load(tmp_path / "gmm")
     before = model.align(data.features, data.transcripts, data.speakers)
     after = copy.align(data.features, data.transcripts, data.speakers)
     assert all(np.array_equal(before[u], after[u]) for u in data.features)
@@ -310,7 +310,7 @@ def test_an4_agrees_with_the_alignments_of_its_pack(corpora: Path) -> None:
     alignments = model.align(features, text, speakers)
     assert not alignments.failures
     shipped = _shipped(folder)
-    total = sum((compare(alignments.segments(u), shipped[u]) for u in alignments), Agreement())
+    total = sum((compare(alignments.segments(u), shipped[u]) for u in alignments), SegmentAgreement())
     assert total.frame_share > 0.82
 
 

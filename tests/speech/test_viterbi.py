@@ -13,7 +13,7 @@ from roundelay.speech.gmm import viterbi
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import Tree, TreeStatistics
-from roundelay.speech.gmm.hmm import Graph, GraphBuilder, Pronunciations, Spelling
+from roundelay.speech.gmm.hmm import GraphBuilder, Pronunciations, Spelling, UtteranceHmm
 from roundelay.speech.gmm.hmm_gmm import Words
 from roundelay.speech.gmm.viterbi import Transitions, search
 
@@ -76,7 +76,7 @@ def random_moves(tree: Tree, rng: np.random.Generator) -> Transitions:
     return Transitions.estimate(rng.integers(1, 20, (tree.num_senones, 2)).astype(float))
 
 
-def graph_scores(graph: Graph, scores: Array) -> Array:
+def graph_scores(graph: UtteranceHmm, scores: Array) -> Array:
     return scores[:, graph.senones].T.copy()
 
 

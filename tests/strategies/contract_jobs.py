@@ -11,7 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ranks are started without pytest's path
 
 from cases import CASES
-from roundelay.training.event_order import WrittenOrder
+from roundelay.training.event_order import RecordedOrder
 from roundelay.training.job import Job
 from support import tiny_job
 
@@ -31,7 +31,7 @@ def job_of(case: str) -> Job:
 def train(runtime: Any, case: str) -> dict[str, Any]:
     """Train one case; return the consensus, the scores, what was trained, and the order of it all."""
     torch.set_num_threads(1)
-    order = WrittenOrder()
+    order = RecordedOrder()
     numbers: list[int] = []
     training = job_of(case).training(runtime, order)
     finished = training.ledger.finished

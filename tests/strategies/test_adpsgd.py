@@ -13,7 +13,7 @@ import pytest
 from quadratic import scattered, walk
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Compute, Fault, Link
+from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink
 from roundelay.strategies import ADPSGD, PairwiseADPSGD, RandomADPSGD
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
@@ -65,10 +65,10 @@ def test_mixing_alone_contracts_at_any_speeds(strategy: Any, seed: int) -> None:
     # At rate 0, with speeds that differ by up to a factor of 10 and messages that take longer than some gradients.
     rng = random.Random(seed)
     compute = Compute(seconds=0.1, jitter=0.5, slowness=[rng.choice([0.3, 1.0, 3.0]) for _ in range(6)])
-    cluster = Cluster(inside=Link(latency_seconds=rng.choice([1e-5, 0.02, 0.2])), compute=compute)
-    path = walk(scattered(strategy, lambda me: me.number**2 % 7), [0.0] * 400, 6, rate=0.0, cluster=cluster)
+    cluster = Cluster(inside=NetworkLink(latency_seconds=rng.choice([1e-5, 0.02, 0.2])), compute=compute)
+    path = walk(scattered(strategy, lambda learner: learner.index**2 % 7), [0.0] * 400, 6, rate=0.0, cluster=cluster)
     start = [float(number**2 % 7) for number in range(6)]
-    ends = [float(training.me.weights[0]) for training in path.outcome.trainings]
+    ends = [float(training.learner.weights[0]) for training in path.outcome.trainings]
     assert sum(ends) == pytest.approx(sum(start), abs=1e-9)
     assert max(ends) - min(ends) < 0.05 * (max(start) - min(start))
     assert max(abs(weight) for weights in path.weights.values() for weight in weights) < 2 * max(start)

@@ -43,14 +43,14 @@ def test_mixes_as_fast_as_the_formula_says() -> None:
     for seed in range(8):
         seen: dict[int, list[Tensor]] = {rank: [] for rank in range(size)}
         start = torch.randn(size, 64, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        strategy = scattered(RandomADPSGD(seed=seed), lambda me, start=start: start[me.number])  # type: ignore[misc]  # a default
+        strategy = scattered(RandomADPSGD(seed=seed), lambda learner, start=start: start[learner.index])  # type: ignore[misc]  # a default
         walk(
             strategy,
             [0.0] * (size * steps),
             size,
             rate=0.0,
             task={"size": 64},
-            watch=lambda training, seen=seen: seen[training.me.number].append(training.me.weights.clone()),  # type: ignore[misc]  # a default
+            watch=lambda training, seen=seen: seen[training.learner.index].append(training.learner.weights.clone()),  # type: ignore[misc]  # a default
         )
         spreads = [torch.stack([seen[rank][step] for rank in range(size)]).var(0).sum() for step in range(steps)]
         ratios += [float(after / before) for before, after in pairwise(spreads)]

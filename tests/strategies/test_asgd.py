@@ -11,7 +11,7 @@ import torch
 
 from quadratic import walk
 from roundelay.errors import SettingsError
-from roundelay.optim.schedules import Exponential
+from roundelay.optim.schedules import ExponentialDecay
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute
 from roundelay.strategies import ASGD, Synchronous, UpdatesASGD
@@ -61,10 +61,10 @@ def test_shards_take_the_steps_of_one_server(servers: int, optimizer: Any) -> No
     assert torch.equal(one.consensus, many.consensus)
 
 
-@pytest.mark.parametrize("strategy", [ASGD(), ASGD(servers=2), ASGD(barrier=1)])
+@pytest.mark.parametrize("strategy", [ASGD(), ASGD(servers=2), ASGD(staleness_bound=1)])
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_one_learner_equals_sgd_under_a_schedule(strategy: Strategy, clip: float | None) -> None:
-    settings: dict[str, Any] = {"schedule": lambda: Exponential(960.0), "optimizer": sgd(0.1, 0.9), "clip": clip}
+    settings: dict[str, Any] = {"schedule": lambda: ExponentialDecay(960.0), "optimizer": sgd(0.1, 0.9), "clip": clip}
     plain = simulated(tiny_job(Synchronous(), **settings), 1)
     served = simulated(tiny_job(strategy, **settings), 1)
     if clip is None or strategy.servers == 1:
@@ -75,13 +75,13 @@ def test_one_learner_equals_sgd_under_a_schedule(strategy: Strategy, clip: float
 
 def test_the_server_counts_on_after_a_warmup() -> None:
     job = tiny_job(ASGD(), budget={"warmup": 20}, minibatches=60)
-    assert simulated(job, 2).trainings[0].me.minibatch == 60
+    assert simulated(job, 2).trainings[0].learner.minibatch == 60
 
 
 def test_barrier_bounds_how_far_a_learner_gets_ahead() -> None:
     slow = Cluster(compute=Compute(slowness=[1.0, 1.0, 1.0, 20.0]))
     free = figures(tiny_job(ASGD(), minibatches=80), 4, "staleness", slow)
-    bound = figures(tiny_job(ASGD(barrier=2), minibatches=80), 4, "staleness", slow)
+    bound = figures(tiny_job(ASGD(staleness_bound=2), minibatches=80), 4, "staleness", slow)
     # Each of three others may push twice before the slowest pushes, and twice more before it has pulled and pushed.
     assert max(bound) <= 9 < max(free)
 
@@ -96,7 +96,7 @@ def test_damping_divides_the_rate_by_the_staleness() -> None:
     [
         (ASGD(servers=0), "servers must be at least 1, not 0"),
         (ASGD(servers=9), "servers = 9 is more than the tensors"),
-        (ASGD(barrier=0), "barrier must be at least 1, not 0"),
+        (ASGD(staleness_bound=0), "staleness_bound must be at least 1, not 0"),
         (ASGD(damping=-1.0), "damping must be at least 0, not -1.0"),
         (UpdatesASGD(period=0), "period must be at least 1, not 0"),
         (UpdatesASGD(rate=0.0), "rate must be above 0, not 0.0"),

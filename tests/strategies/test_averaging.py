@@ -58,7 +58,7 @@ def test_ring_averages_three() -> None:
 
 
 def _momenta(training: Training) -> torch.Tensor:
-    return torch.cat([moment.reshape(-1) for moment in training.me.moments()])
+    return torch.cat([moment.reshape(-1) for moment in training.learner.moments()])
 
 
 @pytest.mark.parametrize("how", ["keep", "average", "reset"])

@@ -51,12 +51,12 @@ def test_momentum_survives_a_loss() -> None:
     cluster, kept = Cluster(faults=[Fault(learner=3, at_seconds=0.95)]), []
 
     class Watched(BMUF):
-        def regroup(self, me: Any) -> None:
+        def regroup(self, learner: Any) -> None:
             before = self.delta.clone()
-            super().regroup(me)
+            super().regroup(learner)
             kept.append(float(before.norm()))
             assert torch.equal(before, self.delta)
-            assert torch.allclose(self.start(self.model), me.weights, atol=1e-7)
+            assert torch.allclose(self.start(self.model), learner.weights, atol=1e-7)
             assert self.eta == pytest.approx(2 / 3)
 
     simulated(tiny_job(Watched(block=2)), 4, cluster)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.runtimes.simulator.simulation import Outcome
+from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies.compression import COMPRESSIONS, Compression, OneBit, PowerSGD, TopK, pack_bits, unpack_bits
 from roundelay.strategies.synchronous import Synchronous
 from support import sgd, simulated, tiny_job
@@ -30,8 +30,8 @@ class Watched(Synchronous):
         assert self.compression is not None
         return Watched(self.compression, self.log)
 
-    async def step(self, me: Learner) -> None:
-        grad, descend = me.grad.clone(), me.descend
+    async def step(self, learner: Learner) -> None:
+        grad, descend = learner.grad.clone(), learner.descend
         stepped: list[Tensor] = []
 
         def watch(grad: Tensor | None = None, part: slice | None = None) -> None:
@@ -39,13 +39,13 @@ class Watched(Synchronous):
             stepped.append(grad.clone())
             descend(grad, part)
 
-        me.descend = watch  # type: ignore[method-assign]  # only for this step
-        await super().step(me)
-        me.descend = descend  # type: ignore[method-assign]  # put back
-        self.log.setdefault(me.comm.rank, []).append((me.weight, grad, stepped[0], self.residual.clone()))
+        learner.descend = watch  # type: ignore[method-assign]  # only for this step
+        await super().step(learner)
+        learner.descend = descend  # type: ignore[method-assign]  # put back
+        self.log.setdefault(learner.comm.rank, []).append((learner.weight, grad, stepped[0], self.residual.clone()))
 
 
-def watched(compression: Compression, learners: int, **settings: Any) -> tuple[Outcome, dict[int, Any]]:
+def watched(compression: Compression, learners: int, **settings: Any) -> tuple[SimulationOutcome, dict[int, Any]]:
     log: dict[int, Any] = {}
     return simulated(tiny_job(Watched(compression, log), **settings), learners), log
 
@@ -55,7 +55,7 @@ def watched(compression: Compression, learners: int, **settings: Any) -> tuple[O
 def test_what_is_sent_and_what_is_held_back_are_the_gradient(compression: Compression, learners: int) -> None:
     # 22 minibatches an epoch of 16 frames, the last of 14: unequal frames, and idle learners at an epoch's end
     outcome, log = watched(compression, learners, minibatches=44, task={"frames_per_epoch": 350, "batch": 16})
-    tail = outcome.trainings[0].me.tail
+    tail = outcome.trainings[0].learner.tail
     before = [torch.zeros(tail) for _ in range(learners)]
     weights_seen = set()
     for turn in zip(*(log[rank] for rank in range(learners)), strict=True):
@@ -68,17 +68,17 @@ def test_what_is_sent_and_what_is_held_back_are_the_gradient(compression: Compre
         before = [residual for *_, residual in turn]
     assert {1.0, 14 / 16} <= weights_seen
     assert (0.0 in weights_seen) == (44 % learners > 0 or 22 % learners > 0)
-    assert all(torch.equal(t.me.weights, outcome.trainings[0].me.weights) for t in outcome.trainings)
+    assert all(torch.equal(t.learner.weights, outcome.trainings[0].learner.weights) for t in outcome.trainings)
 
 
 def test_one_bit_sends_the_means_of_both_sides_of_each_row() -> None:
-    me = Learner(torch.nn.Linear(4, 2, bias=False), None)
+    learner = Learner(torch.nn.Linear(4, 2, bias=False), None)
     value = torch.tensor([[1.0, 3.0, -2.0, 0.0], [-1.0, -1.0, -4.0, -2.0]])
-    flat = torch.zeros(me.tail)
+    flat = torch.zeros(learner.tail)
     flat[:8] = value.reshape(-1)
-    message = OneBit().encode(flat, me.places)
+    message = OneBit().encode(flat, learner.slots)
     assert message.numel() == 2 * 2 * 4 + 1
-    decoded = OneBit().add(torch.zeros(me.tail), message, me.places)[:8].view(2, 4)
+    decoded = OneBit().add(torch.zeros(learner.tail), message, learner.slots)[:8].view(2, 4)
     expected = torch.tensor([[4 / 3, 4 / 3, -2.0, 4 / 3], [-2.0, -2.0, -2.0, -2.0]])
     torch.testing.assert_close(decoded, expected)
     torch.testing.assert_close(decoded.sum(1), value.sum(1))
@@ -88,12 +88,12 @@ def test_two_learners_and_two_steps_of_one_bit_by_hand() -> None:
     """Gradients (3, 1) and (-1, 1), always: the first round sends (2, 2) and (-1, 1), the residual is (1, -1) and 0."""
     grads = [torch.tensor([3.0, 1.0]), torch.tensor([-1.0, 1.0])]
     residuals, sent = [torch.zeros(2), torch.zeros(2)], []
-    me = Learner(torch.nn.Linear(2, 1, bias=False), None)
+    learner = Learner(torch.nn.Linear(2, 1, bias=False), None)
     for _ in range(2):
         for k in range(2):
-            value = torch.zeros(me.tail)
+            value = torch.zeros(learner.tail)
             value[:2] = grads[k] + residuals[k]
-            q = OneBit().add(torch.zeros(me.tail), OneBit().encode(value, me.places), me.places)[:2]
+            q = OneBit().add(torch.zeros(learner.tail), OneBit().encode(value, learner.slots), learner.slots)[:2]
             residuals[k] = value[:2] - q
             sent.append(q.tolist())
     assert sent == [[2.0, 2.0], [-1.0, 1.0], [2.0, 2.0], [-1.0, 1.0]]
@@ -110,12 +110,12 @@ def test_bits_survive_packing() -> None:
 
 
 def test_top_k_sends_the_largest() -> None:
-    me = Learner(torch.nn.Linear(5, 2, bias=False), None)
-    flat = torch.zeros(me.tail)
+    learner = Learner(torch.nn.Linear(5, 2, bias=False), None)
+    flat = torch.zeros(learner.tail)
     flat[:10] = torch.tensor([0.0, -9, 1, 2, -3, 4, 5, 8, -7, 6])
-    message = TopK(fraction=0.3).encode(flat, me.places)
+    message = TopK(fraction=0.3).encode(flat, learner.slots)
     assert message.numel() == 3 * 8
-    decoded = TopK().add(torch.zeros(me.tail), message, me.places)
+    decoded = TopK().add(torch.zeros(learner.tail), message, learner.slots)
     assert decoded[:10].tolist() == [0, -9, 0, 0, 0, 0, 0, 8, -7, 0]
 
 
@@ -159,7 +159,7 @@ def test_bytes_on_the_wire(learners: int) -> None:
 @pytest.mark.parametrize("compression", ALL)
 def test_buffers_are_averaged_as_they_are(compression: Compression) -> None:
     outcome, log = watched(compression, 3, minibatches=9, task={"batch_norm": True})
-    tail = outcome.trainings[0].me.tail
+    tail = outcome.trainings[0].learner.tail
     for turn in zip(*(log[rank] for rank in range(3)), strict=True):
         total = sum(weight for weight, *_ in turn)
         mean = sum(weight * grad[tail:] for weight, grad, *_ in turn) / total
@@ -196,7 +196,7 @@ def test_residuals_are_state_that_a_checkpoint_saves() -> None:
     outcome = simulated(tiny_job(Synchronous(compression=PowerSGD(rank=1)), minibatches=20), 2)
     for training in outcome.trainings:
         saved = {name: getattr(training.strategy, name) for name in training.strategy.state}
-        assert saved["residual"].numel() == training.me.tail
+        assert saved["residual"].numel() == training.learner.tail
         assert saved["residual"].norm() > 0
         assert saved["factors"].numel() == 6 + 8  # the columns of both matrices
     first, second = (t.strategy for t in outcome.trainings)

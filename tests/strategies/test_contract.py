@@ -17,7 +17,7 @@ import torch
 import roundelay.runtimes.simulator.simulated_communicator as simulated_communicator
 from cases import CASES, SETTINGS, Ran, fitting, run_simulated
 from quadratic import Quadratic, scattered
-from roundelay.runtimes.cluster import Cluster, Compute, Fault, Link
+from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink
 from roundelay.strategies import STRATEGIES, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training.budget import Budget
@@ -55,7 +55,7 @@ def uneven(seed: int, learners: int) -> Cluster:
         jitter=rng.choice([0.0, 0.0, 0.3, 1.0]),
         slowness=[rng.choice([1.0, 1.0, 1.0, 1.5, 10.0, 0.1]) for _ in range(learners)],
     )
-    return Cluster(inside=Link(rng.choice([0.0, 1e-5, 0.03, 0.5]), rng.choice([1e10, 1e4])), compute=compute)
+    return Cluster(inside=NetworkLink(rng.choice([0.0, 1e-5, 0.03, 0.5]), rng.choice([1e10, 1e4])), compute=compute)
 
 
 # -- one learner, and several -----------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_learns_with_batch_norm_and_adam(case: str, run: Runs) -> None:
     evaluations = [event["loss"] for event in ran.events if event["event"] == "evaluate"]
     assert evaluations[-1] < 0.8 * evaluations[0]
     # Whatever happened to the running variances, they are still variances.
-    places = {place.name: place for place in job.training(_any_runtime(ran)).me.places}
+    places = {place.name: place for place in job.training(_any_runtime(ran)).learner.slots}
     assert float(places["1.running_var"].view(ran.consensus[0]).min()) > 0
 
 
@@ -111,21 +111,21 @@ def test_figures_are_recorded(case: str, run: Runs) -> None:
     totals = [event for event in ran.events if event["event"] == "totals"]
     assert all(total["bytes"] > 0 for total in totals)
     assert [event for event in ran.events if event["event"] == "evaluate" and event["distance"] >= 0]
-    if len(CASES[case]().pace(4)) > 1 and "easgd" not in case and "eamsgd" not in case:
+    if len(CASES[case]().lockstep_groups(4)) > 1 and "easgd" not in case and "eamsgd" not in case:
         stale = [event["staleness"] for event in ran.events if event["event"] == "step" and "staleness" in event]
         assert max(stale) > 0
 
 
 # -- mixing -----------------------------------------------------------------------------------------------------------
 
-CONSERVING = [name for name in CASES if CASES[name]().conserves]
+CONSERVING = [name for name in CASES if CASES[name]().conserves_mean]
 
 
 @pytest.mark.parametrize("name", CONSERVING)
 @pytest.mark.parametrize("seed", range(2))
 def test_mixing_at_rate_0_keeps_the_sum_and_shrinks_the_spread(name: str, seed: int) -> None:
     task = Quadratic([0.0] * 240, size=3)
-    strategy = scattered(CASES[name](), lambda me: float(me.number**2 % 5))
+    strategy = scattered(CASES[name](), lambda learner: float(learner.index**2 % 5))
     ran = run_simulated(Job(task, strategy, Budget(240, 240), sgd(0.0)), 6, uneven(seed, 6))
     before = torch.tensor([float(number**2 % 5) for number in range(6)], dtype=torch.float64)
     after = torch.stack(ran.weights)[:, 0]
@@ -157,13 +157,13 @@ def restore(strategy: Strategy, values: dict[str, Any]) -> None:
 def test_its_state_is_all_that_it_needs(case: str) -> None:
     def forget(training: Training) -> None:
         """Set everything up anew at a meeting, and put back just what a checkpoint would have."""
-        strategy, me = training.strategy, training.me
-        values, weights = kept(strategy), me.weights.clone()
+        strategy, learner = training.strategy, training.learner
+        values, weights = kept(strategy), learner.weights.clone()
         training.strategy.__dict__ = copy.deepcopy(CASES[case]()).__dict__
-        me.comm = training.world
-        strategy.setup(me)
+        learner.comm = training.world
+        strategy.setup(learner)
         restore(strategy, values)
-        assert torch.equal(me.weights, weights)
+        assert torch.equal(learner.weights, weights)
 
     def outcome(on_scores: Callable[[Training], None] | None) -> Ran:
         job = tiny_job(CASES[case](), minibatches=40, budget={"evaluate_every": 17}, optimizer=sgd(0.05, 0.9))

@@ -38,7 +38,7 @@ def check(case: str, learners: int, results: list[dict[str, Any]]) -> None:
     consensus = torch.tensor(results[0]["consensus"])
     assert all(torch.equal(torch.tensor(result["consensus"]), consensus) for result in results)
     expected = simulated(job_of(case), learners)
-    if len(strategy.pace(learners)) == 1:
+    if len(strategy.lockstep_groups(learners)) == 1:
         assert torch.equal(consensus, expected.consensus)
     else:
         loss = expected.trainings[-1].scores["loss"]

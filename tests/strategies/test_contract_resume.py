@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cases import CASES, fitting
-from roundelay.runtimes.simulator.simulation import Outcome
+from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import STRATEGIES
 from stopping import Stopped, events, job_of, kill_in, run_in
 
@@ -31,11 +31,11 @@ def folders(tmp_path: Path, *names: str) -> list[Path]:
     return made
 
 
-def assert_equal(one: Outcome, other: Outcome) -> None:
+def assert_equal(one: SimulationOutcome, other: SimulationOutcome) -> None:
     assert torch.equal(one.consensus, other.consensus)
     for a, b in zip(one.trainings, other.trainings, strict=True):
-        assert torch.equal(a.me.weights, b.me.weights)
-        moments = zip(a.me.moments(), b.me.moments(), strict=True)
+        assert torch.equal(a.learner.weights, b.learner.weights)
+        moments = zip(a.learner.moments(), b.learner.moments(), strict=True)
         assert all(torch.equal(x, y) for x, y in moments)
         assert a.scores == b.scores
     assert one.seconds == other.seconds
@@ -89,7 +89,7 @@ def test_saving_changes_nothing(case: str, tmp_path: Path) -> None:
 def test_lockstep_strategies_are_where_they_would_be_without_checkpoints(case: str, tmp_path: Path) -> None:
     strategy = CASES[case]()
     learners = fitting(strategy, LEARNERS)
-    if len(strategy.pace(learners)) > 1:
+    if len(strategy.lockstep_groups(learners)) > 1:
         pytest.skip("a meeting lets learners wait for each other, which they do not do otherwise")
     with_them, without = folders(tmp_path, "with", "without")
     cuts = {"warmup": 0, "evaluate_every": 20}

@@ -33,22 +33,22 @@ def test_the_outer_step_is_torch_nesterov_sgd_along_the_pseudo_gradient(learners
     log: list[tuple[Tensor, Tensor]] = []  # the mean that a block came to, and where all go on from
 
     class Logged(DiLoCo):
-        async def step(self, me: Learner) -> None:
+        async def step(self, learner: Learner) -> None:
             if (self.steps + 1) % self.every == 0:
-                me.descend()
-                mean = await me.comm.mean(me.weights.clone())
-                me.grad.zero_()
-                descend, me.descend = me.descend, lambda *_: None  # type: ignore[method-assign]  # taken already
-                await super().step(me)
-                me.descend = descend  # type: ignore[method-assign]  # put back
-                if me.comm.rank == 0:
-                    log.append((mean, me.weights.clone()))
+                learner.descend()
+                mean = await learner.comm.mean(learner.weights.clone())
+                learner.grad.zero_()
+                descend, learner.descend = learner.descend, lambda *_: None  # type: ignore[method-assign]  # taken already
+                await super().step(learner)
+                learner.descend = descend  # type: ignore[method-assign]  # put back
+                if learner.comm.rank == 0:
+                    log.append((mean, learner.weights.clone()))
             else:
-                await super().step(me)
+                await super().step(learner)
 
     job = tiny_job(Logged(block=5), minibatches=learners * 60, optimizer=adamw())
     outcome = simulated(job, learners)
-    start = Learner(job.task.module(), None).weights.clone()
+    start = Learner(job.task.make_module(), None).weights.clone()
     theta = torch.nn.Parameter(start.double())
     outer = torch.optim.SGD([theta], lr=0.7, momentum=0.9, nesterov=True)
     for mean, after in log:
@@ -65,8 +65,8 @@ def test_it_is_bmuf_with_another_name_and_another_model() -> None:
     same = BMUF(**settings, form="nesterov", optimizer_state="keep")  # type: ignore[arg-type]
     bmuf = simulated(tiny_job(same, minibatches=120, optimizer=adamw()), 4)
     for one, other in zip(diloco.trainings, bmuf.trainings, strict=True):
-        assert torch.equal(one.me.weights, other.me.weights)
-    torch.testing.assert_close(diloco.consensus, diloco.trainings[0].me.weights)  # theta
+        assert torch.equal(one.learner.weights, other.learner.weights)
+    torch.testing.assert_close(diloco.consensus, diloco.trainings[0].learner.weights)  # theta
     strategy = bmuf.trainings[0].strategy
     assert isinstance(strategy, BMUF)
     torch.testing.assert_close(bmuf.consensus + 0.9 * strategy.delta, diloco.consensus)  # W, a momentum step behind

@@ -49,7 +49,9 @@ def test_unequal_nodes_weigh_as_many_learners() -> None:
 
 
 @pytest.mark.parametrize("learners", [1, 3, 5, 6])
-@pytest.mark.parametrize("outer", [ADPSGD(), Synchronous(), EASGD(period=2), ASGD(servers=2, barrier=1), BMUF(block=3)])
+@pytest.mark.parametrize(
+    "outer", [ADPSGD(), Synchronous(), EASGD(period=2), ASGD(servers=2, staleness_bound=1), BMUF(block=3)]
+)
 def test_any_strategy_outside_and_any_number_of_learners(outer: Strategy, learners: int) -> None:
     file = io.StringIO()
     outcome = simulated(tiny_job(Hierarchical(outer=outer)), learners, record=Record(file, clock="virtual"))
@@ -99,7 +101,7 @@ def test_refuses(strategy: Hierarchical, complaint: str) -> None:
 
 def test_members_of_a_node_hold_the_leaders_weights() -> None:
     outcome = simulated(tiny_job(Hierarchical(outer=EASGD(period=1))), 4)
-    weights = [training.me.weights for training in outcome.trainings[1:]]
+    weights = [training.learner.weights for training in outcome.trainings[1:]]
     assert torch.equal(weights[0], weights[1])
     assert torch.equal(weights[2], weights[3])
     assert not torch.equal(weights[0], weights[2])

@@ -12,10 +12,18 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.runtimes.cluster import Cluster, Link
+from roundelay.runtimes.cluster import Cluster, NetworkLink
 from roundelay.strategies import ADPSGD, DPSGD, SGP, Averaging, GossipPGA, RandomADPSGD
-from roundelay.strategies.mixing import Given, Mixing, check_matrix, contraction
-from roundelay.strategies.topologies import TOPOLOGIES, Bipartite, Exponential, Graph, Ring, find_topology, fitting
+from roundelay.strategies.mixing import MatrixMixing, Mixing, check_matrix, contraction
+from roundelay.strategies.topologies import (
+    TOPOLOGIES,
+    Bipartite,
+    ExponentialGraph,
+    FixedGraph,
+    Ring,
+    find_topology,
+    fitting,
+)
 from roundelay.strategy import Strategy
 from roundelay.theory.consensus import consensus, curve, formula, measure, noise_gain, pairwise, steps_to, together
 from support import sgd, simulated, tiny_job
@@ -43,7 +51,7 @@ def test_whoever_sends_is_heard_and_the_mean_is_kept(name: str, size: int) -> No
     for iteration in range(8):
         links = [topology.links(rank, size, iteration) for rank in range(size)]
         sent = sorted((rank, link.to) for rank in range(size) for link in links[rank])
-        heard = sorted((link.of, rank) for rank in range(size) for link in links[rank])
+        heard = sorted((link.source, rank) for rank in range(size) for link in links[rank])
         assert sent == heard
         assert len(set(sent)) == len(sent)
         assert all(source != target for source, target in sent)
@@ -97,7 +105,7 @@ def test_a_number_of_learners_that_does_not_fit_is_named() -> None:
     with pytest.raises(SettingsError, match="'bipartite' needs an even number of learners, not 7"):
         find_topology("bipartite").check(7)
     with pytest.raises(SettingsError, match="do not connect 4 learners"):
-        Graph(((0, 1), (2, 3))).check(4)
+        FixedGraph(((0, 1), (2, 3))).check(4)
     with pytest.raises(SettingsError, match="did you mean 'random-ring'"):
         find_topology("randomring")
 
@@ -105,35 +113,35 @@ def test_a_number_of_learners_that_does_not_fit_is_named() -> None:
 def test_after_a_loss_there_is_a_form_that_fits() -> None:
     butterfly, bipartite = find_topology("butterfly"), find_topology("bipartite")
     assert fitting(butterfly, 8) is butterfly
-    assert fitting(butterfly, 7) == Exponential()
+    assert fitting(butterfly, 7) == ExponentialGraph()
     assert fitting(bipartite, 7) == Bipartite(uneven=True)
-    assert fitting(Graph(((0, 1), (1, 2))), 2) == Ring()
+    assert fitting(FixedGraph(((0, 1), (1, 2))), 2) == Ring()
 
 
 def test_a_matrix_that_would_not_keep_the_mean_is_named_by_row_and_sum() -> None:
     with pytest.raises(SettingsError, match=r"row 1 sums to 0\.9, not 1"):
-        Given(((0.5, 0.5), (0.5, 0.4))).check(2)
+        MatrixMixing(((0.5, 0.5), (0.5, 0.4))).check(2)
     with pytest.raises(SettingsError, match=r"column 0 sums to 1\.5, not 1"):
         check_matrix([[1.0, 0.0], [0.5, 0.5]])
     with pytest.raises(SettingsError, match=r"entry \(0, 1\) is -0\.5"):
         check_matrix([[1.5, -0.5], [-0.5, 1.5]])
     with pytest.raises(SettingsError, match="not symmetric"):
-        Given(((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0))).check(3)
+        MatrixMixing(((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0))).check(3)
     with pytest.raises(SettingsError, match="is for 2 learners, not 3"):
-        Given(((0.5, 0.5), (0.5, 0.5))).check(3)
+        MatrixMixing(((0.5, 0.5), (0.5, 0.5))).check(3)
     with pytest.raises(SettingsError, match="has 2 rows, and row 1 has 1 entries"):
-        Given(((0.5, 0.5), (1.0,))).check(2)
+        MatrixMixing(((0.5, 0.5), (1.0,))).check(2)
     with pytest.raises(SettingsError, match="must be square"):
         check_matrix([[1.0, 0.0]])
 
 
 def test_a_star_needs_metropolis_shares() -> None:
-    star = Graph(((0, 1), (0, 2), (0, 3)))
+    star = FixedGraph(((0, 1), (0, 2), (0, 3)))
     with pytest.raises(SettingsError, match=r"uniform shares on topology 'graph': column 0 sums to 1\.75"):
         Mixing(star).check(4)
     Mixing(star, "metropolis").check(4)
     assert Mixing(star, "metropolis").matrix(4)[1].tolist() == [0.25, 0.75, 0.0, 0.0]
-    given = Given(((0.25, 0.25, 0.25, 0.25), (0.25, 0.75, 0, 0), (0.25, 0, 0.75, 0), (0.25, 0, 0, 0.75)))
+    given = MatrixMixing(((0.25, 0.25, 0.25, 0.25), (0.25, 0.75, 0, 0), (0.25, 0, 0.75, 0), (0.25, 0, 0, 0.75)))
     given.check(4)
     assert given.shares(1, 4) == Mixing(star, "metropolis").shares(1, 4)
     assert consensus(given, 4).contraction == pytest.approx(0.75)
@@ -195,7 +203,7 @@ def test_steps_follow_the_contraction() -> None:
     assert steps_to(0.0) == 1.0
     assert steps_to(1.0) == math.inf
     with pytest.raises(SettingsError, match="never reach a consensus"):
-        noise_gain(Given(((1.0, 0.0), (0.0, 1.0))), 2)
+        noise_gain(MatrixMixing(((1.0, 0.0), (0.0, 1.0))), 2)
 
 
 def test_noise_keeps_learners_as_far_apart_as_the_trace_says() -> None:
@@ -218,19 +226,19 @@ def spreads(strategy: Strategy, learners: int, steps: int) -> list[float]:
     history: dict[int, list[Tensor]] = {}
 
     class Scattered(type(strategy)):  # type: ignore[misc]  # any strategy
-        def setup(self, me: Learner) -> None:
-            generator = torch.Generator().manual_seed(me.comm.rank)
-            me.weights.copy_(torch.randn(me.weights.shape, generator=generator))
-            history[me.comm.rank] = [me.weights.clone()]
-            super().setup(me)
+        def setup(self, learner: Learner) -> None:
+            generator = torch.Generator().manual_seed(learner.comm.rank)
+            learner.weights.copy_(torch.randn(learner.weights.shape, generator=generator))
+            history[learner.comm.rank] = [learner.weights.clone()]
+            super().setup(learner)
 
-        async def step(self, me: Learner) -> None:
-            await super().step(me)
-            history[me.comm.rank].append(me.weights.clone())
+        async def step(self, learner: Learner) -> None:
+            await super().step(learner)
+            history[learner.comm.rank].append(learner.weights.clone())
 
     fields: dict[str, Any] = vars(strategy)
     task = {"frames_per_epoch": learners * steps, "batch": 1, "features": 30, "hidden": [40]}
-    cluster = Cluster(inside=Link(1e-6, 1e12))
+    cluster = Cluster(inside=NetworkLink(1e-6, 1e12))
     job = tiny_job(Scattered(**fields), minibatches=learners * steps, optimizer=sgd(0.0), task=task)
     simulated(job, learners, cluster)
     stacked = [torch.stack([history[rank][k] for rank in range(learners)]).double() for k in range(steps + 1)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quadratic import scattered, walk
 from roundelay.learner import Learner
-from roundelay.runtimes.cluster import Cluster, Compute, Link
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.strategies import (
     ADPSGD,
     ASGD,
@@ -132,14 +132,14 @@ def test_e4_the_smoothing_form_is_the_mean_form_at_a_smaller_block_rate() -> Non
 class Undelayed(ADPSGD):
     """AD-PSGD that mixes before the next gradient rather than while it is computed."""
 
-    def overlap(self, me: Learner) -> None:
+    def overlap(self, learner: Learner) -> None:
         pass
 
-    async def step(self, me: Learner) -> None:
-        me.descend()
-        super().overlap(me)
+    async def step(self, learner: Learner) -> None:
+        learner.descend()
+        super().overlap(learner)
         for answer in self.asked:
-            me.weights.add_(await answer)
+            learner.weights.add_(await answer)
 
 
 @pytest.mark.parametrize("learners", [2, 4, 5])
@@ -186,14 +186,14 @@ def test_e6_the_mean_moves_by_the_mean_gradient(strategy: Strategy) -> None:
     moved: list[Tensor] = []
     start = torch.tensor(3.0, dtype=torch.float64)
     path = walk(
-        scattered(strategy, lambda me: start + me.number),
+        scattered(strategy, lambda learner: start + learner.index),
         [float(k % 7) for k in range(60)],
         4,
         rate=0.1,
         cluster=Cluster(compute=Compute(jitter=0.3, slowness=[1, 1, 1.7, 3])),
-        watch=lambda training: moved.append(training.me.grad[0].clone()) if training.me.frames else None,
+        watch=lambda training: moved.append(training.learner.grad[0].clone()) if training.learner.frames else None,
     )
-    now = sum(float(training.me.weights[0]) for training in path.outcome.trainings)
+    now = sum(float(training.learner.weights[0]) for training in path.outcome.trainings)
     assert now == pytest.approx(4 * 3 + 6 - 0.1 * float(sum(moved)), abs=1e-9)
     assert len(moved) == 60
 
@@ -203,10 +203,10 @@ def test_e6_the_mean_moves_by_the_mean_gradient(strategy: Strategy) -> None:
 
 def test_e7_an_exchange_conserves_the_sum() -> None:
     job = tiny_job(EASGD(period=2, elasticity=0.3), optimizer=sgd(0.0))
-    job.strategy = scattered(job.strategy, lambda me: torch.full_like(me.weights, float(me.number)))
+    job.strategy = scattered(job.strategy, lambda learner: torch.full_like(learner.weights, float(learner.index)))
     outcome = simulated(job, 3, Cluster(compute=Compute(slowness=[1, 2, 3])))
-    centre = Learner(job.task.module()).weights
-    total = torch.stack([training.me.weights for training in outcome.trainings]).sum(0)
+    centre = Learner(job.task.make_module()).weights
+    total = torch.stack([training.learner.weights for training in outcome.trainings]).sum(0)
     assert close(total, centre + 0 + 1 + 2, 1e-5)
 
 
@@ -220,13 +220,13 @@ def test_e7_without_elasticity_learners_are_alone(kind: type[EASGD]) -> None:
 
 def test_e7_beta_one_puts_the_centre_on_the_mean() -> None:
     job = tiny_job(SynchronousEASGD(period=1, elasticity=1 / 4), optimizer=sgd(0.0), minibatches=4)
-    job.strategy = scattered(job.strategy, lambda me: torch.randn(len(me.weights)))
+    job.strategy = scattered(job.strategy, lambda learner: torch.randn(len(learner.weights)))
     means: list[Tensor] = []
 
     class Watched(type(job.strategy)):  # type: ignore[misc]  # made by a function
-        def pull(self, me: Learner) -> Any:
-            means.append(me.weights.clone())
-            return super().pull(me)
+        def pull(self, learner: Learner) -> Any:
+            means.append(learner.weights.clone())
+            return super().pull(learner)
 
     job.strategy.__class__ = Watched
     outcome = simulated(job, 4)
@@ -286,22 +286,22 @@ def logged(strategy: ADPSGD, log: list[Event]) -> ADPSGD:
     class Logged(kind):  # type: ignore[misc, valid-type]  # whichever kind it is
         asked: Any
 
-        def overlap(self, me: Learner) -> None:
-            super().overlap(me)
-            log.append(("send", me.comm.rank))
-            neighbours = self.graph.neighbours(me.comm.rank, me.comm.size, self.steps)
+        def overlap(self, learner: Learner) -> None:
+            super().overlap(learner)
+            log.append(("send", learner.comm.rank))
+            neighbours = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps)
             asked: list[Any] = self.asked
             pairs = zip(asked, neighbours, strict=True)
-            self.asked = [_Heard(answer, log, ("hear", me.comm.rank, peer)) for answer, peer in pairs]
+            self.asked = [_Heard(answer, log, ("hear", learner.comm.rank, peer)) for answer, peer in pairs]
 
-        def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-            log.append(("serve", me.comm.rank, of, of in self.expected))
-            answer: Tensor = super().serve(me, theirs, of)
+        def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+            log.append(("serve", learner.comm.rank, source, source in self.expected))
+            answer: Tensor = super().serve(learner, theirs, source)
             return answer
 
-        async def step(self, me: Learner) -> None:
-            await super().step(me)
-            log.append(("descend", me.comm.rank, me.grad.double()))
+        async def step(self, learner: Learner) -> None:
+            await super().step(learner)
+            log.append(("descend", learner.comm.rank, learner.grad.double()))
 
     return Logged(topology=strategy.topology, seed=strategy.seed, share=strategy.share)
 
@@ -316,11 +316,11 @@ def replay(log: list[Event], start: Tensor, size: int, share: float, rate: float
             matrix[size + rank] = 0.0
             matrix[size + rank, rank] = 1.0
         elif what == "serve":
-            of, first = more
-            answer = 2 * size + of * size + rank
+            source, first = more
+            answer = 2 * size + source * size + rank
             matrix[answer] = 0.0
             matrix[answer, size + rank if first else rank] += share / 2
-            matrix[answer, size + of] -= share / 2
+            matrix[answer, size + source] -= share / 2
             matrix[rank] -= matrix[answer]
         elif what == "hear":
             matrix[rank, 2 * size + rank * size + more[0]] = 1.0
@@ -335,11 +335,11 @@ def replay(log: list[Event], start: Tensor, size: int, share: float, rate: float
 def test_e12_events_replayed_as_matrices_give_the_weights(strategy: ADPSGD, seed: int) -> None:
     rng, size, log = random.Random(seed), 5, list[Event]()
     compute = Compute(jitter=0.4, slowness=[rng.choice([0.3, 1, 3]) for _ in range(size)])
-    cluster = Cluster(inside=Link(rng.choice([1e-5, 0.05, 0.3])), compute=compute)
+    cluster = Cluster(inside=NetworkLink(rng.choice([1e-5, 0.05, 0.3])), compute=compute)
     job = tiny_job(logged(strategy, log), minibatches=200)
     outcome = simulated(job, size, cluster)
     share = 1 / 3 if strategy.share is None else strategy.share
-    replayed = replay(log, Learner(job.task.module()).weights, size, share, rate=0.05)
+    replayed = replay(log, Learner(job.task.make_module()).weights, size, share, rate=0.05)
     for rank, training in enumerate(outcome.trainings):
-        assert close(training.me.weights.double(), replayed[rank], 1e-5)
+        assert close(training.learner.weights.double(), replayed[rank], 1e-5)
     assert sum(event[0] == "descend" for event in log) == 200

@@ -55,16 +55,18 @@ def test_push_sum_weights_sum_to_the_number_of_learners(topology: str, learners:
 
 def test_on_an_uneven_graph_all_tend_to_the_mean_by_their_weights() -> None:
     class Scattered(SGP):
-        def setup(self, me: Learner) -> None:
-            me.weights.copy_(torch.full_like(me.weights, float(me.comm.rank)))
-            super().setup(me)
+        def setup(self, learner: Learner) -> None:
+            learner.weights.copy_(torch.full_like(learner.weights, float(learner.comm.rank)))
+            super().setup(learner)
 
     outcome = simulated(tiny_job(Scattered(edges=STAR), minibatches=160, optimizer=sgd(0.0)), 4)
     omegas = [training.strategy.push_weight for training in outcome.trainings]  # type: ignore[attr-defined]
     assert sum(omegas) == pytest.approx(4.0, rel=1e-5)
     assert max(omegas) / min(omegas) > 1.5
     for training in outcome.trainings:
-        torch.testing.assert_close(training.me.weights, torch.full_like(training.me.weights, 1.5), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            training.learner.weights, torch.full_like(training.learner.weights, 1.5), rtol=0, atol=1e-4
+        )
 
 
 def test_it_is_the_matrix_product_of_its_equation() -> None:
@@ -92,5 +94,5 @@ def test_what_does_not_fit_is_named_and_after_a_loss_goes_on_otherwise() -> None
         SGP(edges=STAR).check(5)
     cluster = Cluster(faults=[Fault(learner=2, at_seconds=0.55)])
     outcome = simulated(tiny_job(SGP(topology="butterfly"), minibatches=60), 4, cluster)
-    assert outcome.trainings[0].strategy.remark == "butterfly does not fit 3 learners: exponential instead"
+    assert outcome.trainings[0].strategy.fallback_note == "butterfly does not fit 3 learners: exponential instead"
     assert torch.isfinite(outcome.consensus).all()

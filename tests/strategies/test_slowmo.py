@@ -40,7 +40,7 @@ class Halving:
     def __call__(self, frames: float) -> float:
         return float(0.5 ** (frames // 64))
 
-    def met(self, scores: Scores) -> bool:
+    def on_evaluation(self, scores: Scores) -> bool:
         return False
 
 
@@ -51,16 +51,16 @@ def test_it_follows_its_formula(momentum: float, slow_rate: float, schedule: Cal
     log: list[tuple[Tensor, float]] = []
 
     class Logged(SlowMo):
-        async def step(self, me: Learner) -> None:
-            await super().step(me)
-            if me.comm.rank == 0 and self.steps % self.period == 0:
-                log.append((self.anchor.clone(), me.factor))
+        async def step(self, learner: Learner) -> None:
+            await super().step(learner)
+            if learner.comm.rank == 0 and self.steps % self.period == 0:
+                log.append((self.anchor.clone(), learner.lr_factor))
 
     strategy = Logged(period=period, momentum=momentum, slow_rate=slow_rate)
     job = tiny_job(strategy, minibatches=60, optimizer=sgd(rate), schedule=schedule, task=EVEN)
     simulated(job, learners)
     # the oracle: local SGD by hand from each logged anchor, then the formula
-    task, module = job.task, job.task.module()
+    task, module = job.task, job.task.make_module()
     x: Tensor = torch.nn.utils.parameters_to_vector(module.parameters()).detach().double()
     u = torch.zeros_like(x)
     for number, (_, factor) in enumerate(log):
@@ -70,7 +70,7 @@ def test_it_follows_its_formula(momentum: float, slow_rate: float, schedule: Cal
             for k in range(period):
                 first = (number * period + k) * learners
                 module.zero_grad()
-                task.loss(module, task.load(*divmod(first + learner, task.per_epoch))).backward()
+                task.loss(module, task.load(*divmod(first + learner, task.minibatches_per_epoch))).backward()
                 now = schedule()(first * 16) if schedule else 1.0
                 with torch.no_grad():
                     for p in module.parameters():
@@ -81,7 +81,7 @@ def test_it_follows_its_formula(momentum: float, slow_rate: float, schedule: Cal
         u = momentum * u + (x - mean) / gamma
         x = x - slow_rate * gamma * u
     outcome = log[-1][0]
-    places = Learner(job.task.module(), None).places
+    places = Learner(job.task.make_module(), None).slots
     seen = torch.cat([outcome[place.part] for place in places]).double()
     torch.testing.assert_close(seen, x, rtol=0, atol=1e-5)
     assert len(log) == 5
@@ -102,7 +102,9 @@ def test_without_momentum_it_is_averaging_and_with_it_bmuf() -> None:
 def test_buffers_are_averaged_without_momentum() -> None:
     job = tiny_job(SlowMo(period=2, momentum=0.9), minibatches=80, task={"batch_norm": True})
     outcome = simulated(job, 2)
-    variances = [p.view(outcome.consensus) for p in outcome.trainings[0].me.places if p.name.endswith("running_var")]
+    variances = [
+        p.view(outcome.consensus) for p in outcome.trainings[0].learner.slots if p.name.endswith("running_var")
+    ]
     assert variances
     assert all(float(variance.min()) > 0 for variance in variances)
 

@@ -58,5 +58,5 @@ def test_a_slow_learner_slows_its_node_only() -> None:
 
 
 def test_a_soft_barrier_gives_up_throughput_for_bounded_staleness() -> None:
-    free, bound = throughput(ASGD(), FACTOR), throughput(ASGD(barrier=1), FACTOR)
+    free, bound = throughput(ASGD(), FACTOR), throughput(ASGD(staleness_bound=1), FACTOR)
     assert bound / free == pytest.approx(1 / FACTOR, rel=0.2)

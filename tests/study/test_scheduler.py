@@ -15,7 +15,7 @@ import pytest
 from command import ROUNDELAY
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.study.definition import Study
-from roundelay.study.matrix import Cell, expand
+from roundelay.study.matrix import PlannedCell, expand
 from roundelay.study.scheduler import Scheduler, choose_rate
 from roundelay.study.study_folder import StudyFolder
 from roundelay.study.summary import summarise
@@ -33,7 +33,7 @@ class Notes:
     def planned(self, total: int, done: int) -> None:
         self.total, self.before = total, done
 
-    def started(self, slot: int, cell: Cell) -> None:
+    def started(self, slot: int, cell: PlannedCell) -> None:
         self.seen.append(f"start {cell.name}")
 
     def progressed(self, slot: int, share: float) -> None:
@@ -129,7 +129,7 @@ class Killer(Notes):
         super().__init__()
         self.victim = victim
 
-    def started(self, slot: int, cell: Cell) -> None:
+    def started(self, slot: int, cell: PlannedCell) -> None:
         super().started(slot, cell)
         if cell.name == self.victim:
             for folder in Path("/proc").iterdir():

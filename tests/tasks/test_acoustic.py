@@ -30,10 +30,10 @@ def tiny(toned: str, name: str = "dnn", **settings: Any) -> Acoustic:
 
 def descend(task: Acoustic, epochs: int, lr: float = 0.01) -> tuple[nn.Module, list[float]]:
     """Train by Adam; return the model and the held-out losses and errors, the last ones behind."""
-    module = task.module()
+    module = task.make_module()
     optimizer = torch.optim.Adam(module.parameters(), lr=lr)
     for epoch in range(epochs):
-        for index in range(task.per_epoch):
+        for index in range(task.minibatches_per_epoch):
             seed_minibatch(0, epoch, index)
             optimizer.zero_grad()
             task.loss(module, task.load(epoch, index)).backward()
@@ -44,7 +44,7 @@ def descend(task: Acoustic, epochs: int, lr: float = 0.01) -> tuple[nn.Module, l
 
 def score(task: Acoustic, module: nn.Module) -> list[float]:
     with torch.no_grad():
-        parts = [task.score(module, index) for index in range(task.held_out)]
+        parts = [task.score(module, index) for index in range(task.held_out_minibatches)]
     frames = sum(part["frames"] for part in parts)
     return [sum(part[name] for part in parts) / frames for name in ("loss", "error")]
 
@@ -59,7 +59,7 @@ def gradient(task: Acoustic, module: nn.Module, index: int, seed: int = 3) -> to
 def test_tones_are_learnt_by_frames_and_by_chunks(toned: str) -> None:
     for name in ("dnn", "lstm"):
         task = tiny(toned, name)
-        before = score(task, task.module().eval())
+        before = score(task, task.make_module().eval())
         _, after = descend(task, 6)
         assert before[1] > 0.7
         assert after[1] < 0.35, name
@@ -83,7 +83,7 @@ def test_a_minibatch_is_its_epoch_and_index(name: str, objective: str, toned: st
         | settings | {"augment": augment, "batch": 64}
     ).make_task()  # fmt: skip
     assert isinstance(task, Acoustic)
-    first, again = task.module(), task.module()
+    first, again = task.make_module(), task.make_module()
     assert torch.equal(gradient(task, first, 0), gradient(task, again, 0))
     assert not torch.equal(gradient(task, first, 0), gradient(task, again, 1))
     assert not torch.equal(gradient(task, first, 0), gradient(task, again, 0, seed=4))
@@ -94,11 +94,13 @@ def test_a_minibatch_is_its_epoch_and_index(name: str, objective: str, toned: st
 def test_every_frame_once_an_epoch(name: str, objective: str, toned: str) -> None:
     task = tiny(toned, name, objective=objective)
     data = open_prepared(toned)
-    frames = [task.frames(2, index) for index in range(task.per_epoch)]
-    assert frames == [task.load(2, index).frames for index in range(task.per_epoch)]
+    frames = [task.frames(2, index) for index in range(task.minibatches_per_epoch)]
+    assert frames == [task.load(2, index).frames for index in range(task.minibatches_per_epoch)]
     assert sum(frames) == data.features("train").num_rows
-    assert abs(task.nominal_frames * task.per_epoch / sum(frames) - 1) < 0.1
-    named = {utterance for index in range(task.per_epoch) for utterance in task._reading.utterances(2, index)}
+    assert abs(task.nominal_frames * task.minibatches_per_epoch / sum(frames) - 1) < 0.1
+    named = {
+        utterance for index in range(task.minibatches_per_epoch) for utterance in task._reading.utterances(2, index)
+    }
     assert named == set(data.features("train").ids)
 
 
@@ -106,10 +108,12 @@ def test_several_splits_take_turns(toned: str) -> None:
     task = tiny(toned, train=["train", "dev"])
     data = open_prepared(toned)
     rows = [data.features(split).num_rows for split in ("train", "dev")]
-    assert sum(task.frames(0, index) for index in range(task.per_epoch)) == sum(rows)
-    of_dev = [index for index in range(task.per_epoch) if task._reading.utterances(0, index)[0].startswith("dev")]
+    assert sum(task.frames(0, index) for index in range(task.minibatches_per_epoch)) == sum(rows)
+    of_dev = [
+        index for index in range(task.minibatches_per_epoch) if task._reading.utterances(0, index)[0].startswith("dev")
+    ]
     assert len(of_dev) == math.ceil(rows[1] / 64)
-    assert max(np.diff(of_dev)) <= 2 * task.per_epoch / len(of_dev)  # spread over the epoch
+    assert max(np.diff(of_dev)) <= 2 * task.minibatches_per_epoch / len(of_dev)  # spread over the epoch
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -117,7 +121,7 @@ def test_scores_are_those_of_decoding(name: str, toned: str) -> None:
     """What is evaluated is what the decoder will be given."""
     task = tiny(toned, name)
     data = open_prepared(toned)
-    module = task.module().eval()
+    module = task.make_module().eval()
     loss = errors = frames = 0.0
     for utterance, features in data.features("dev").items():
         scores, targets = torch.from_numpy(Scorer(module)(features)), torch.tensor(data.alignments("dev")[utterance])
@@ -129,7 +133,7 @@ def test_scores_are_those_of_decoding(name: str, toned: str) -> None:
 
 def test_smoothing_is_for_training_only(toned: str) -> None:
     plain, smooth = tiny(toned), tiny(toned, label_smoothing=0.2)
-    module = plain.module().eval()
+    module = plain.make_module().eval()
     assert score(plain, module) == score(smooth, module)
     batch = plain.load(0, 0)
     logits = module(batch.inputs.view(64, -1, plain._num_inputs))[:, 0]
@@ -155,7 +159,7 @@ def test_labels_heard_and_missed() -> None:
 def test_the_seed_is_the_experiments(toned: str) -> None:
     def first(seed: int, own: dict[str, int] | None = None) -> torch.Tensor:
         table = {"name": "acoustic", "data": toned, "model": {"name": "dnn", "preset": "tiny"}} | (own or {})
-        return next(Experiment(table, seed=seed).make_task().module().parameters())
+        return next(Experiment(table, seed=seed).make_task().make_module().parameters())
 
     assert torch.equal(first(5), first(5))
     assert not torch.equal(first(5), first(6))
@@ -167,7 +171,7 @@ def test_a_bad_minibatch_names_its_utterances(toned: str) -> None:
     experiment = Experiment(table, optimizer={"name": "SGD", "lr": 1e30})
     with pytest.raises(NumericalError, match=r"learner 0: .*minibatch \d+ of epoch 0 \(utterances train\d-u\d\d, "):
         train_simulated(experiment, None)
-    assert tiny(toned).where(0, 0).startswith("utterances train0-u0")
+    assert tiny(toned).describe(0, 0).startswith("utterances train0-u0")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def losses(toned: str) -> dict[str, float]:
     found = {}
     for model in MODELS:
         task = experiment(toned, model, "synchronous", 1).make_task()
-        sums = evaluate(task, task.module(), range(task.held_out), lambda: None)
+        sums = evaluate(task, task.make_module(), range(task.held_out_minibatches), lambda: None)
         found[model] = sums["loss"] / sums["frames"]
     return found
 
@@ -86,11 +86,11 @@ def test_on_two_processes(strategy: str, model: str, toned: str, tmp_path: Path)
         "roundelay.experiment.execution:train_learner", settings,
         size=what.learners + what.strategy.servers, folder=tmp_path,
     )  # fmt: skip
-    saved, first = load_file(RunFolder(tmp_path).model), what.make_task().module().state_dict()
+    saved, first = load_file(RunFolder(tmp_path).model), what.make_task().make_module().state_dict()
     assert saved.keys() == first.keys()
     assert any(not torch.equal(saved[name], first[name]) for name in first)
     assert (tmp_path / "acoustic" / "bundle.json").is_file()
-    if len(what.strategy.pace(what.learners)) == 1:  # lockstep: to the bit
+    if len(what.strategy.lockstep_groups(what.learners)) == 1:  # lockstep: to the bit
         folder = RunFolder(tmp_path / "simulated")
         folder.create(what, {})
         train_simulated(what, folder)

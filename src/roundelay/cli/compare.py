@@ -18,7 +18,7 @@ from roundelay.runs.reader import read_object
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
-    from roundelay.study.matrix import Cell
+    from roundelay.study.matrix import PlannedCell
 
 __all__ = ["StudyDisplay", "command", "show_answer"]
 
@@ -135,7 +135,7 @@ class StudyDisplay:
         self.console.print(f"{total} cells{before}")
         self.whole = self.progress.add_task("study", total=total, completed=done, figures=f"{done}/{total}")
 
-    def started(self, slot: int, cell: Cell) -> None:
+    def started(self, slot: int, cell: PlannedCell) -> None:
         """Show a cell on its process's bar."""
         if slot not in self.bars:
             self.bars[slot] = self.progress.add_task("", total=1, figures="")

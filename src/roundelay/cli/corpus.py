@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from roundelay import corpora
-from roundelay.corpora.importer import MARKER, Corpus, Download, bring_in
+from roundelay.corpora.importer import MARKER, Corpus, Download, import_corpus
 from roundelay.errors import DataError, SettingsError, suggest
 
 _SHOWN = 20
@@ -99,7 +99,7 @@ def synth(*, hours: float, seed: int, out: Path, jobs: int, as_json: bool) -> No
 @click.argument("folder", type=_folder)
 @_out
 @_json
-def import_corpus(*, name: str, folder: Path, out: Path, as_json: bool) -> None:
+def import_command(*, name: str, folder: Path, out: Path, as_json: bool) -> None:
     """Bring the corpus NAME from its original FOLDER into our layout; the audio stays where it is.
 
     \b
@@ -108,7 +108,7 @@ def import_corpus(*, name: str, folder: Path, out: Path, as_json: bool) -> None:
     """  # noqa: D301
     corpus = corpora.load(name)
     with _bar("importing") as _:
-        bring_in(corpus, folder, out)
+        import_corpus(corpus, folder, out)
     _report_splits(out, as_json=as_json)
 
 
@@ -139,7 +139,7 @@ def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, a
             (out / MARKER).unlink(missing_ok=True)  # a new part: the import is to be done again
             with _bar(f"unpacking {part}") as _:
                 unpack(archive, out / "original" / part)
-    bring_in(corpus, out / "original", out)
+    import_corpus(corpus, out / "original", out)
     _report_splits(out, as_json=as_json)
 
 

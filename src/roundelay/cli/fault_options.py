@@ -11,7 +11,7 @@ import click
 from roundelay.errors import SettingsError
 from roundelay.experiment.settings import Experiment
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.fault_plan import Chaos, parse
+from roundelay.runtimes.fault_plan import FaultPlan, parse
 
 __all__ = ["PATIENCE_SECONDS", "chaos_of", "fault_options", "parse_slow", "refuse_chaos", "slowed"]
 
@@ -39,12 +39,12 @@ def fault_options(function: F) -> F:
     return function
 
 
-def chaos_of(options: dict[str, Any], experiment: Experiment) -> Chaos:
+def chaos_of(options: dict[str, Any], experiment: Experiment) -> FaultPlan:
     """Read the options; those of a command that does not have them are as by default."""
     servers = experiment.strategy.servers
     text = options.get("chaos")
     events = parse(text, experiment.learners, servers) if text else []
-    return Chaos(events, servers, options.get("rejoins", REJOINS), options.get("patience"))
+    return FaultPlan(events, servers, options.get("rejoins", REJOINS), options.get("patience"))
 
 
 def parse_slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
@@ -63,10 +63,10 @@ def parse_slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
     return slow
 
 
-def slowed(cluster: Cluster, chaos: Chaos | None = None) -> dict[str, float]:
+def slowed(cluster: Cluster, chaos: FaultPlan | None = None) -> dict[str, float]:
     """Return how many times slower each learner that is slowed on purpose is, at worst, as ``run.json`` has it."""
     by_learner: dict[int, list[tuple[float, float, float]]] = {}
-    for each in (chaos or Chaos()).apply(cluster).stragglers:
+    for each in (chaos or FaultPlan()).apply(cluster).stragglers:
         if each.learner >= 0:  # a server counts backwards
             by_learner.setdefault(each.learner, []).append((each.begin_seconds, each.end_seconds, each.factor))
     return {

@@ -17,7 +17,7 @@ from roundelay.errors import SettingsError
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
 from roundelay.planning.frames_to_target import Needed
 from roundelay.planning.plan_text import answer, say_effect, say_factor
-from roundelay.planning.ranking import PAPERS, Effect, Plan, make_plan, moved, sensitivity
+from roundelay.planning.ranking import PAPERS, Effect, Ranking, make_plan, moved, sensitivity
 from roundelay.report.number_format import count
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
@@ -48,7 +48,7 @@ def make(
     sizes: Sequence[int],
     needed: dict[str, Needed] | None,
     factors: Sequence[float],
-) -> tuple[list[Plan], list[Effect]]:
+) -> tuple[list[Ranking], list[Effect]]:
     """Make a plan for each number of learners, and change the last one's assumptions by each factor, with a bar."""
     total = len(strategies) * (len(sizes) + len(factors) * len(assumptions_of(cluster)))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -66,7 +66,7 @@ def make(
 
 
 def plain(
-    plans: Sequence[Plan], effects: Sequence[Effect], target: Target | None, needed: dict[str, Needed] | None
+    plans: Sequence[Ranking], effects: Sequence[Effect], target: Target | None, needed: dict[str, Needed] | None
 ) -> dict[str, Any]:
     """Return plans and what they rest on, as JSON has it."""
     cluster = plans[0].cluster
@@ -105,7 +105,7 @@ def plain(
 
 
 def show(
-    plans: Sequence[Plan],
+    plans: Sequence[Ranking],
     effects: Sequence[Effect],
     target: Target | None,
     needed: dict[str, Needed] | None,
@@ -135,7 +135,7 @@ def show(
         console.print(f"- {line}", soft_wrap=True)
 
 
-def _table(plan: Plan, hours: float | None) -> Table:
+def _table(plan: Ranking, hours: float | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("", justify="right", no_wrap=True, min_width=2)
     table.add_column("strategy", no_wrap=True)
@@ -159,7 +159,7 @@ def _table(plan: Plan, hours: float | None) -> Table:
     return table
 
 
-def _assumptions(plan: Plan, effects: Sequence[Effect]) -> Table:
+def _assumptions(plan: Ranking, effects: Sequence[Effect]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("assumption", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
@@ -178,7 +178,7 @@ def _assumptions(plan: Plan, effects: Sequence[Effect]) -> Table:
     return table
 
 
-def _notes(plan: Plan, effects: Sequence[Effect]) -> list[str]:
+def _notes(plan: Ranking, effects: Sequence[Effect]) -> list[str]:
     notes = [
         "speed-up: over one learner. idle: the share of learners' time without a gradient. sent/step: for each step of "
         "a learner, answers included. held up by: what is in use for the largest share of the time, and that share",

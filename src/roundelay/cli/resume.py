@@ -102,7 +102,7 @@ def resized(experiment: Experiment, learners: int) -> tuple[Experiment, list[str
     changes: dict[str, Any] = {"learners": learners}
     if experiment.batch.total is not None:
         changes["batch"] = type(experiment.batch)(size=experiment.batch_size(size))
-    kept = ", ".join(kind.shared)
+    kept = ", ".join(kind.replicated)
     state = f"{kind.__name__} keeps its {kept}" if kept else f"{kind.__name__} begins anew"
     lines = [
         f"{learners} learners in place of {before}: all start from the mean of weights and of optimizers' state",

@@ -42,7 +42,7 @@ Examples:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TopologyRow:
     """All that is known of one topology with one number of learners."""
 
     consensus: Consensus
@@ -95,10 +95,10 @@ def command(names: Sequence[str], sizes: Sequence[int], **options: Any) -> None:
         _show(rows, curves)
 
 
-def _row(name: str, size: int, options: dict[str, Any], problem: Problem) -> Row:
+def _row(name: str, size: int, options: dict[str, Any], problem: Problem) -> TopologyRow:
     mixing = Mixing(find_topology(name))
     gain = noise_gain(mixing, size)
-    return Row(
+    return TopologyRow(
         consensus=consensus(mixing, size),
         pairs=pairwise(mixing.topology, size),
         gain=gain,
@@ -118,7 +118,7 @@ def _title(known: Consensus, *, several: bool) -> str:
     return f"{known.topology} {known.learners}" if several else known.topology
 
 
-def _show(rows: Sequence[Row], curves: dict[str, list[float]]) -> None:
+def _show(rows: Sequence[TopologyRow], curves: dict[str, list[float]]) -> None:
     console = Console(highlight=False, markup=False)
     for size in sorted({row.consensus.learners for row in rows}):
         these = [row for row in rows if row.consensus.learners == size]
@@ -134,7 +134,7 @@ def _show(rows: Sequence[Row], curves: dict[str, list[float]]) -> None:
             console.print(f"- {line}")
 
 
-def _mixing_table(rows: Sequence[Row]) -> Table:
+def _mixing_table(rows: Sequence[TopologyRow]) -> Table:
     table = _table("topology", "sends", "contraction", "measured", "gap", "1 % after", "in pairs")
     for row in rows:
         known = row.consensus
@@ -150,7 +150,7 @@ def _mixing_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _convergence_table(rows: Sequence[Row]) -> Table:
+def _convergence_table(rows: Sequence[TopologyRow]) -> Table:
     table = _table("topology", "gamma", "rate", "staleness", "network", "sum", "linear from")
     for row in rows:
         terms = row.convergence

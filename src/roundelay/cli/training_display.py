@@ -50,10 +50,10 @@ class Display:
         training.on_scores = self._scores
 
     def _step(self, training: Training) -> None:
-        if training.me.number:
+        if training.learner.index:
             return
-        self.done = max(self.done, training.me.minibatch)
-        self.frames += training.me.frames * training.learners
+        self.done = max(self.done, training.learner.minibatch)
+        self.frames += training.learner.frames * training.learners
         rate = self.frames / max(1e-9, time.monotonic() - self.started)
         if not self.progress.disable:
             self.progress.update(
@@ -61,7 +61,7 @@ class Display:
             )
 
     def _scores(self, training: Training) -> None:
-        if training.me.number or training.me.serves:
+        if training.learner.index or training.learner.is_server:
             return
         stretch = training.stretches[training.stretch]
         parts = [f"epoch {stretch.end / training.budget.per_epoch:g}", f"minibatch {stretch.end}/{self.total}"]

@@ -36,7 +36,7 @@ class Corpus:
     default_parts: tuple[str, ...] = ()
 
 
-def bring_in(corpus: Corpus, source: Path, out: Path) -> None:
+def import_corpus(corpus: Corpus, source: Path, out: Path) -> None:
     """Import a corpus; do nothing where this very import is complete, and start over where it was interrupted."""
     source, out = Path(source).absolute(), Path(out).absolute()
     if corpus.bring is None:

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class Split:
+class SplitReport:
     """What a split holds."""
 
     utterances: int = 0
@@ -47,7 +47,7 @@ class Split:
 class Report:
     """What a corpus holds, errors (it cannot be used as it is) and warnings (it can)."""
 
-    splits: dict[str, Split] = field(default_factory=dict)
+    splits: dict[str, SplitReport] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -121,10 +121,10 @@ def _listen(utterance: Utterance) -> _Finding:
     return finding
 
 
-def _summary(utterances: list[Utterance], findings: list[_Finding], lexicon: set[str]) -> Split:
+def _summary(utterances: list[Utterance], findings: list[_Finding], lexicon: set[str]) -> SplitReport:
     words = Counter(word for utterance in utterances for word in utterance.words)
     seconds = [finding.seconds for finding in findings if not finding.error] or [0.0]
-    return Split(
+    return SplitReport(
         utterances=len(utterances),
         speakers=len({utterance.speaker for utterance in utterances}),
         words=sum(words.values()),
@@ -169,7 +169,7 @@ def _wrong_durations(folder: Path, utterances: list[Utterance], findings: list[_
     return wrong
 
 
-def _odd_rates(found: dict[str, Split]) -> Iterator[str]:
+def _odd_rates(found: dict[str, SplitReport]) -> Iterator[str]:
     rates: Counter[str] = Counter()
     for split in found.values():
         rates.update(split.rates)

@@ -17,14 +17,14 @@ from roundelay.runs.chrome_trace import write_trace
 from roundelay.runs.record import Record
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Runtime
-from roundelay.runtimes.fault_plan import Chaos
+from roundelay.runtimes.fault_plan import FaultPlan
 from roundelay.runtimes.simulator.simulation import replay, simulate
 from roundelay.training.checkpoint_files import Saver
-from roundelay.training.event_order import Order, WrittenOrder, read_order
+from roundelay.training.event_order import Order, RecordedOrder, read_order
 from roundelay.training.fingerprint import fingerprint
 from roundelay.training.job import Job
 from roundelay.training.loop import Training
-from roundelay.training.model_selection import Kept
+from roundelay.training.model_selection import ModelSelector
 from roundelay.training.nonfinite import persist
 
 __all__ = ["describe", "replay_run", "train_learner", "train_simulated"]
@@ -54,7 +54,7 @@ def train_simulated(
     *,
     shuffle: int | None = None,
     watch: Watch | None = None,
-    chaos: Chaos | None = None,
+    chaos: FaultPlan | None = None,
 ) -> dict[str, Any]:
     """Train on the simulated cluster of the experiment; return the scores, the virtual seconds and the totals.
 
@@ -63,7 +63,7 @@ def train_simulated(
     torch.set_num_threads(experiment.threads)
     run = folder.path if folder is not None else None
     return persist(
-        lambda lower: _simulate(experiment, folder, shuffle, watch, lower, chaos or Chaos()), run, experiment.guard
+        lambda lower: _simulate(experiment, folder, shuffle, watch, lower, chaos or FaultPlan()), run, experiment.guard
     )
 
 
@@ -73,9 +73,9 @@ def _simulate(
     shuffle: int | None,
     watch: Watch | None,
     lower: float,
-    chaos: Chaos,
+    chaos: FaultPlan,
 ) -> dict[str, Any]:
-    job, kept = experiment.job(), Kept(experiment.keep)
+    job, kept = experiment.job(), ModelSelector(experiment.keep)
     job.lower = lower
     job.saver = Saver(folder.path, experiment.checkpoint) if folder is not None else None
     if experiment.pretrain is not None:
@@ -104,7 +104,7 @@ def _simulate(
         if job.saver is not None:
             job.saver.close()
     chaos.check(outcome.fired, outcome.seconds)
-    first = next(training for training in outcome.finished if not training.me.serves)
+    first = next(training for training in outcome.finished if not training.learner.is_server)
     result = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
     consensus = kept.choose(first, outcome.consensus, result)
     if folder is not None:
@@ -122,7 +122,7 @@ def train_learner(
     """
     experiment = Experiment.of(settings["experiment"])
     torch.set_num_threads(experiment.threads)
-    order = WrittenOrder() if experiment.record.order else None
+    order = RecordedOrder() if experiment.record.order else None
     job = experiment.job()
     folder = Path(settings["folder"]) if settings.get("folder") else None
     job.start = start if start is not None else pretrained(experiment, folder)
@@ -132,7 +132,7 @@ def train_learner(
     training.fingerprint = fingerprint(settings["experiment"])
     if watch is not None:
         watch(training)
-    kept = Kept(experiment.keep)
+    kept = ModelSelector(experiment.keep)
     kept.watch(training)
     try:
         consensus = runtime.run(training.run())
@@ -142,9 +142,9 @@ def train_learner(
     if order is not None and settings.get("folder"):
         order.save(Path(settings["folder"]) / f"order-{training.world.rank}.txt")
     result = {"scores": training.scores, "seconds": runtime.now(), "clock": "wall"}
-    if training.me.number == 0 and not training.me.serves:
+    if training.learner.index == 0 and not training.learner.is_server:
         consensus = kept.choose(training, consensus, result)
-    if settings.get("folder") and training.me.number == 0 and not training.me.serves:
+    if settings.get("folder") and training.learner.index == 0 and not training.learner.is_server:
         _save(RunFolder(Path(settings["folder"])), training, consensus, result)
     return result
 
@@ -158,7 +158,7 @@ def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
     if missing:
         raise CheckpointError(f"{missing[0]} is missing; train with --set record.order=true to replay a run")
     torch.set_num_threads(experiment.threads)
-    job, kept = experiment.job(), Kept(experiment.keep)
+    job, kept = experiment.job(), ModelSelector(experiment.keep)
     job.start = pretrained(experiment, folder.path)
     record = Record(out.record if out is not None else None, clock="virtual", spans=experiment.record.spans)
 
@@ -174,11 +174,11 @@ def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
         servers=job.strategy.servers,
         record=record,
     )
-    first = next(training for training in outcome.trainings if not training.me.serves)
+    first = next(training for training in outcome.trainings if not training.learner.is_server)
     result: dict[str, Any] = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
     consensus = kept.choose(first, outcome.consensus, result)
-    first.me.load(consensus)
-    then, now = load_file(folder.model), first.me.module.state_dict()
+    first.learner.load(consensus)
+    then, now = load_file(folder.model), first.learner.module.state_dict()
     result["equal"] = all(torch.equal(then[name], now[name]) for name in now)
     result["difference"] = max(float((then[name] - now[name]).abs().max()) for name in now)
     result["largest"] = max(float(tensor.abs().max()) for tensor in now.values())
@@ -188,8 +188,8 @@ def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
 
 
 def _save(folder: RunFolder, training: Training, consensus: torch.Tensor, result: dict[str, Any]) -> None:
-    training.me.load(consensus)
+    training.learner.load(consensus)
     scores = {name: value for name, value in result["scores"].items() if math.isfinite(value)}
     about = {"strategy": type(training.strategy).__name__, "scores": scores}
-    training.task.furnish(folder.path)
-    folder.save_model(training.me.module, about | ({"kept": result["kept"]} if "kept" in result else {}))
+    training.task.save_assets(folder.path)
+    folder.save_model(training.learner.module, about | ({"kept": result["kept"]} if "kept" in result else {}))

@@ -16,7 +16,7 @@ from torch import nn
 from roundelay import config
 from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.pretraining.layer_stages import PretrainSettings
-from roundelay.optim.early_stopping import Patient
+from roundelay.optim.early_stopping import EarlyStopping
 from roundelay.optim.natural_gradient import NaturalGradientSettings, precondition
 from roundelay.optim.rate_scaling import RateSettings, multiply_rate
 from roundelay.optim.schedules import Constant, ScheduleBase
@@ -183,26 +183,26 @@ class Experiment:
         settings = self.budget
         total = settings.minibatches
         if total is None:
-            total = round((1.0 if settings.epochs is None else settings.epochs) * task.per_epoch)
+            total = round((1.0 if settings.epochs is None else settings.epochs) * task.minibatches_per_epoch)
         shards = self.learners if settings.shards == "private" else None
         frames = self.checkpoint.every_frames
         saves = max(1, frames // task.nominal_frames) if frames is not None else None
-        return Budget(task.per_epoch, total, settings.evaluate_every, settings.warmup, shards, saves)
+        return Budget(task.minibatches_per_epoch, total, settings.evaluate_every, settings.warmup, shards, saves)
 
     def make_schedule(self) -> ScheduleBase | None:
         """Make the schedule, which stops early if the experiment asks for it."""
         keep = self.keep
         if keep.patience is None:
             return self.schedule
-        return Patient(self.schedule or Constant(), keep.patience, by=keep.by, least=keep.least)
+        return EarlyStopping(self.schedule or Constant(), keep.patience, by=keep.by, least=keep.least)
 
     def job(self) -> Job:
         """Make what a learner trains by."""
         task = self.make_task()
-        if task.judged_by and self.keep.by not in (known := (*task.judged_by, "distance")):
+        if task.score_names and self.keep.by not in (known := (*task.score_names, "distance")):
             raise SettingsError(f"keep.by: unknown score {suggest(self.keep.by, known)}")
         optimizer, schedule = self.optimizer_of(task), self.make_schedule()
-        optimizer(task.module())  # complains now rather than on every learner
+        optimizer(task.make_module())  # complains now rather than on every learner
         return Job(
             task,
             self.strategy,

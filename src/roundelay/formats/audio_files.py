@@ -46,12 +46,12 @@ def read(
         if channel not in range(info.channels):
             raise DataError(f"{path}: channel {channel} is asked for (0 is the first) and there are {info.channels}")
         first, last = _span(path, info, begin, end)
-        if isinstance(source, sphere.Header):
+        if isinstance(source, sphere.SphereHeader):
             samples = sphere.read_samples(path, source, begin=first, end=last, channel=channel)
         else:
             samples = _samples(path, source, first, last)[:, channel]
     finally:
-        if not isinstance(source, sphere.Header):
+        if not isinstance(source, sphere.SphereHeader):
             source.close()
     if not np.isfinite(samples).all():
         raise DataError(f"{path}: samples that are not finite numbers")
@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
 
 def _checked(path: Path, source: Any) -> Info:
     """Take the three numbers from a SPHERE header or an open sound file."""
-    rate = source.rate if isinstance(source, sphere.Header) else source.samplerate
+    rate = source.rate if isinstance(source, sphere.SphereHeader) else source.samplerate
     found = Info(int(rate), int(source.channels), int(source.frames))
     if not _LOWEST_RATE <= found.rate <= _HIGHEST_RATE:
         raise DataError(

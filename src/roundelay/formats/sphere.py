@@ -16,7 +16,7 @@ _LONGEST_HEADER = 1 << 20
 
 
 @dataclass(frozen=True)
-class Header:
+class SphereHeader:
     """What a SPHERE header says of its samples; ``frames`` counts samples of one channel."""
 
     rate: int
@@ -35,7 +35,7 @@ class Header:
         return self.channels * (2 if self.coding == "pcm" else 1)
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> SphereHeader:
     """Read and check a header, and that all its samples are there."""
     fields, size = _fields(path)
     coding = _coding(path, fields)
@@ -49,10 +49,10 @@ def read_header(path: Path) -> Header:
     if frames > there:
         raise DataError(f"{path}: truncated: the header promises {frames} samples and {there} are there")
     order = ">" if fields.get("sample_byte_format") == "10" else "<"
-    return Header(rate, channels, frames, coding, order, size)
+    return SphereHeader(rate, channels, frames, coding, order, size)
 
 
-def read_samples(path: Path, header: Header, *, begin: int, end: int, channel: int) -> NDArray[np.float32]:
+def read_samples(path: Path, header: SphereHeader, *, begin: int, end: int, channel: int) -> NDArray[np.float32]:
     """Read the samples of one channel from frame ``begin`` up to ``end``, scaled to [-1, 1]."""
     kind = np.dtype("u1" if header.coding == "ulaw" else f"{header.order}i2")
     with path.open("rb") as file:

@@ -8,10 +8,10 @@ from roundelay.errors import SettingsError
 from roundelay.optim.schedules import ScheduleBase
 from roundelay.task import Scores
 
-__all__ = ["Patient"]
+__all__ = ["EarlyStopping"]
 
 
-class Patient(ScheduleBase):
+class EarlyStopping(ScheduleBase):
     """Go by a schedule, and stop when evaluations have not improved for a while."""
 
     def __init__(self, schedule: ScheduleBase, patience: int, *, by: str = "loss", least: float = 0.0) -> None:
@@ -22,14 +22,14 @@ class Patient(ScheduleBase):
         """Return the schedule's factor."""
         return self.schedule(frames)
 
-    def met(self, scores: Scores) -> bool:
+    def on_evaluation(self, scores: Scores) -> bool:
         """Count the evaluations since the best one; stop when patience ends, or when the schedule says so."""
         if self.by not in scores:
             raise SettingsError(f"keep.by: no score {self.by!r}; there are {', '.join(sorted(scores))}")
         score = scores[self.by]
         improved = math.isinf(self._best) or score < self._best - self.least * abs(self._best)
         self._best, self._since = (score, 0) if improved else (self._best, self._since + 1)
-        return self.schedule.met(scores) or self._since >= self.patience
+        return self.schedule.on_evaluation(scores) or self._since >= self.patience
 
     def state(self) -> dict[str, float]:
         """Return the schedule's state, the best score and how long ago that was."""

@@ -90,15 +90,15 @@ class NaturalGradient:
         self._factor: Callable[[], float] = lambda: 1.0
         chosen = _choose(module, settings.layers)
         self.layers = {name: _Layer(layer, settings, self._rate) for name, layer in chosen.items()}
-        keepers = module.__dict__.setdefault("roundelay_keepers", {})
+        keepers = module.__dict__.setdefault("roundelay_stateful", {})
         if "natural_gradient" in keepers:
             raise SettingsError("precondition: this module's gradients are preconditioned already")
         keepers["natural_gradient"] = self
 
-    def attach(self, me: Learner) -> None:
+    def attach(self, learner: Learner) -> None:
         """Belong to a learner: its schedule's factor is part of the learning rate."""
-        of = weakref.ref(me)  # which holds us
-        self._factor = lambda: 1.0 if (learner := of()) is None else learner.factor
+        source = weakref.ref(learner)  # which holds us
+        self._factor = lambda: 1.0 if (learner := source()) is None else learner.lr_factor
 
     def _rate(self, parameter: Tensor) -> float:
         for group in self._optimizer.param_groups:

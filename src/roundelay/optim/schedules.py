@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from roundelay.errors import SettingsError
 from roundelay.task import Scores
 
-__all__ = ["SCHEDULES", "Constant", "Exponential", "Newbob", "ScheduleBase", "WarmupAnneal"]
+__all__ = ["SCHEDULES", "Constant", "ExponentialDecay", "Newbob", "ScheduleBase", "WarmupAnneal"]
 
 
 class ScheduleBase:
@@ -18,7 +18,7 @@ class ScheduleBase:
         """Return the factor after so many frames of the whole run."""
         raise NotImplementedError
 
-    def met(self, scores: Scores) -> bool:
+    def on_evaluation(self, scores: Scores) -> bool:
         """Take note of an evaluation; return whether training should stop here."""
         return False
 
@@ -40,7 +40,7 @@ class Constant(ScheduleBase):
 
 
 @dataclass
-class Exponential(ScheduleBase):
+class ExponentialDecay(ScheduleBase):
     """From 1 to ``final`` over ``frames``, and ``final`` after them."""
 
     frames: float
@@ -98,7 +98,7 @@ class Newbob(ScheduleBase):
         """Return the factor that evaluations have led to."""
         return self._now
 
-    def met(self, scores: Scores) -> bool:
+    def on_evaluation(self, scores: Scores) -> bool:
         """Halve, or stop, by the relative improvement of the loss."""
         loss = scores["loss"]
         gain = 1.0 if math.isinf(self._best) else (self._best - loss) / abs(self._best)
@@ -121,7 +121,7 @@ class Newbob(ScheduleBase):
 
 SCHEDULES: dict[str, type[ScheduleBase]] = {
     "constant": Constant,
-    "exponential": Exponential,
+    "exponential": ExponentialDecay,
     "newbob": Newbob,
     "warmup-anneal": WarmupAnneal,
 }

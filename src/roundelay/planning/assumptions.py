@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from roundelay.runtimes.cluster import Cluster, Link
+from roundelay.runtimes.cluster import Cluster, NetworkLink
 
 __all__ = ["ASSUMPTIONS", "Assumption", "assumptions_of", "say_bytes", "say_seconds"]
 
@@ -70,7 +70,7 @@ def _compute(cluster: Cluster, factor: float, *names: str) -> Cluster:
 
 
 def _link(cluster: Cluster, which: str, field: str, factor: float) -> Cluster:
-    link: Link = getattr(cluster, which)
+    link: NetworkLink = getattr(cluster, which)
     changed: Any = {field: getattr(link, field) * factor}
     return dataclasses.replace(cluster, **{which: dataclasses.replace(link, **changed)})  # type: ignore[arg-type]  # a Link
 

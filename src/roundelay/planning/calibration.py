@@ -13,7 +13,7 @@ from typing import Any
 from roundelay import config
 from roundelay.errors import DataError
 from roundelay.runs.reader import finite, read_object
-from roundelay.runtimes.cluster import Cluster, Compute, Link
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 
 __all__ = ["Calibration", "Spans", "calibrate", "read_spans"]
 
@@ -180,17 +180,19 @@ def _together(run: Path, learners: int) -> bool:
 
     path = run / "settings.toml"
     table = config.read(path).get("strategy", {}) if path.exists() else {}
-    return len(config.build_named(STRATEGIES, {"name": "synchronous"} | table, "strategy").pace(learners)) == 1
+    return (
+        len(config.build_named(STRATEGIES, {"name": "synchronous"} | table, "strategy").lockstep_groups(learners)) == 1
+    )
 
 
-def _link(nbytes: float, seconds: float, learners: int) -> Link:
+def _link(nbytes: float, seconds: float, learners: int) -> NetworkLink:
     """Return the link over which a ring all-reduce of the model takes so long; small messages show its latency."""
     rounds = 2 * (learners - 1)
     if seconds <= 0 or not rounds:
-        return Link(latency_seconds=0.0, bandwidth=QUICK)
+        return NetworkLink(latency_seconds=0.0, bandwidth=QUICK)
     if nbytes <= SMALL:
-        return Link(latency_seconds=seconds / rounds, bandwidth=QUICK)
-    return Link(latency_seconds=0.0, bandwidth=min(QUICK, rounds / learners * nbytes / seconds))
+        return NetworkLink(latency_seconds=seconds / rounds, bandwidth=QUICK)
+    return NetworkLink(latency_seconds=0.0, bandwidth=min(QUICK, rounds / learners * nbytes / seconds))
 
 
 def _serving(spans: dict[str, Spans], nbytes: float) -> float:
@@ -217,7 +219,7 @@ def _model_bytes(run: Path) -> float:
         raise DataError(f"{run}: neither model.json nor settings.toml tells how large its model is")
     from roundelay.experiment.settings import Experiment
 
-    module = config.build(Experiment, config.read(settings), str(settings)).make_task().module()
+    module = config.build(Experiment, config.read(settings), str(settings)).make_task().make_module()
     return 4.0 * sum(parameter.numel() for parameter in module.parameters())
 
 

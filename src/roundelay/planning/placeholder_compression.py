@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.planning.placeholders import LAYERS, StandIn
+from roundelay.planning.placeholders import LAYERS, SizeOnlyTensor
 from roundelay.strategies.compression import Compression, OneBit, PowerSGD, TopK
 from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategies.synchronous import Synchronous
@@ -46,17 +46,17 @@ class StandInCompression(Compression):
             return [4 * parameters]  # a product would not be smaller
         return [4 * self.kind.rank * width * LAYERS] * 2
 
-    async def mean(self, me: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Send as much as the real one would."""
-        if size := self.gathered_bytes(me.tail):
-            await me.comm.gather(_stand_in(size))
-        for size in self.averaged_bytes(me.tail):
-            await me.comm.mean(_stand_in(size))
+        if size := self.gathered_bytes(learner.tail):
+            await learner.comm.gather(_stand_in(size))
+        for size in self.averaged_bytes(learner.tail):
+            await learner.comm.mean(_stand_in(size))
         return residual, factors
 
 
 def _stand_in(nbytes: int) -> Tensor:
-    return cast("Tensor", StandIn(-(-nbytes // 4)))
+    return cast("Tensor", SizeOnlyTensor(-(-nbytes // 4)))
 
 
 def without_arithmetic(strategy: Strategy) -> Strategy:

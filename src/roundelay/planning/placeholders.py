@@ -18,12 +18,20 @@ from roundelay.learner import Learner
 from roundelay.runs.record import Kind, Record
 from roundelay.task import Scores, Task
 
-__all__ = ["LAYERS", "Snapshot", "StandIn", "StandInLearner", "StandInTask", "Tally", "mean_of_stand_ins"]
+__all__ = [
+    "LAYERS",
+    "SizeOnlyTensor",
+    "StandInLearner",
+    "StandInTask",
+    "TallyMark",
+    "TotalsRecord",
+    "mean_of_stand_ins",
+]
 
 LAYERS = 8  # of a model of which only the size is known
 
 
-class StandIn:
+class SizeOnlyTensor:
     """Something with a number of elements that answers to every operation of a tensor with itself."""
 
     __slots__ = ("_numel", "nbytes")
@@ -47,9 +55,9 @@ class StandIn:
         """Return bytes per element."""
         return 4
 
-    def __getitem__(self, part: slice) -> StandIn:
+    def __getitem__(self, part: slice) -> SizeOnlyTensor:
         start, stop, _ = part.indices(self._numel)
-        return self if stop - start == self._numel else StandIn(max(0, stop - start))
+        return self if stop - start == self._numel else SizeOnlyTensor(max(0, stop - start))
 
     def __float__(self) -> float:
         return 0.0
@@ -60,11 +68,11 @@ class StandIn:
     def __len__(self) -> int:
         return self._numel
 
-    def new_zeros(self, size: int) -> StandIn:
+    def new_zeros(self, size: int) -> SizeOnlyTensor:
         """Stand in for another vector."""
-        return StandIn(size)
+        return SizeOnlyTensor(size)
 
-    def _self(self, *_: Any, **__: Any) -> StandIn:
+    def _self(self, *_: Any, **__: Any) -> SizeOnlyTensor:
         return self
 
     clone = copy_ = add_ = sub_ = mul_ = div_ = zero_ = add = sub = mul = div = lerp_ = lerp = fill_ = _self
@@ -77,15 +85,15 @@ class StandIn:
     ) -> Any:
         """Answer torch's functions with the first stand-in among their arguments."""
         for arg in (*args, *(kwargs or {}).values()):
-            if isinstance(arg, StandIn):
+            if isinstance(arg, SizeOnlyTensor):
                 return arg
-            if isinstance(arg, list | tuple) and arg and all(isinstance(each, StandIn) for each in arg):
-                return StandIn(sum(each.numel() for each in arg))
+            if isinstance(arg, list | tuple) and arg and all(isinstance(each, SizeOnlyTensor) for each in arg):
+                return SizeOnlyTensor(sum(each.numel() for each in arg))
         raise TypeError(f"{function} on stand-ins")  # torch calls us only with one of ours
 
 
 @dataclass
-class Snapshot:
+class TallyMark:
     """What a `Tally` knew when so many steps had ended."""
 
     time: float
@@ -93,14 +101,14 @@ class Snapshot:
     links: dict[str, list[tuple[float, float]]]
 
 
-class Tally(Record):
+class TotalsRecord(Record):
     """A record that keeps only totals and the times at which steps ended; at some ``marks`` it takes a snapshot."""
 
     def __init__(self, marks: Sequence[int] = ()) -> None:
         super().__init__(None, clock="virtual")
         self.steps: list[float] = []
         self.whose: list[str] = []  # each step is
-        self.snapshots: list[Snapshot] = []
+        self.snapshots: list[TallyMark] = []
         self.links: Callable[[], dict[str, list[tuple[float, float]]]] = dict
         self._marks = frozenset(marks)
 
@@ -111,7 +119,7 @@ class Tally(Record):
             self.whose.append(who)
             if len(self.steps) in self._marks:
                 totals = {who: dict(totals) for who, totals in self.totals.items()}
-                self.snapshots.append(Snapshot(time, totals, self.links()))
+                self.snapshots.append(TallyMark(time, totals, self.links()))
 
     def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
         """Add to the total, and count."""
@@ -131,12 +139,12 @@ class StandInLearner(Learner):
 
     def __init__(self, parameters: int, layers: int = LAYERS) -> None:
         self.comm: Communicator
-        vector = cast("Tensor", StandIn(parameters))
-        self.weights = self.seen = vector
-        self.nominal_frames, self.frames, self.minibatch, self.number = 1, 0, 0, 0
-        self.factor, self.moved, self.serves, self.debug = 1.0, 0.0, False, False
+        vector = cast("Tensor", SizeOnlyTensor(parameters))
+        self.weights = self.snapshot = vector
+        self.nominal_frames, self.frames, self.minibatch, self.index = 1, 0, 0, 0
+        self.lr_factor, self.descent_sum, self.is_server, self.debug = 1.0, 0.0, False, False
         self.optimizer, self.clip = None, None
-        self.figures, self.keepers, self.places, self.constants = [], {}, [], []
+        self.metrics, self.stateful, self.slots, self.constants = [], {}, [], []
         self.tail, self._layers = parameters, layers
 
     @property
@@ -144,29 +152,31 @@ class StandInLearner(Learner):
         """Stand in for the gradient as for all vectors."""
         return self.weights
 
-    def look(self) -> None:
+    def take_snapshot(self) -> None:
         """Take no snapshot."""
 
-    def collect(self) -> None:
+    def collect_grad(self) -> None:
         """Collect nothing."""
 
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
         """Stay."""
 
-    def alias(self, *, one: bool) -> None:
+    def alias_snapshot(self, *, one: bool) -> None:
         """Keep what there is."""
 
-    async def settle(self, how: Literal["keep", "average", "reset"], comm: Communicator, weight: float = 1.0) -> None:
+    async def sync_optimizer(
+        self, how: Literal["keep", "average", "reset"], comm: Communicator, weight: float = 1.0
+    ) -> None:
         """Average as large an optimizer state as momentum has, where that is asked for."""
         if how == "average":
             await comm.mean(self.weights, weight)
 
-    def parts(self, bucket_bytes: int) -> list[slice]:
+    def buckets(self, bucket_bytes: int) -> list[slice]:
         """Cut into parts of about ``bucket_bytes``, from the last to the first, no finer than layers."""
         pieces = max(1, min(self._layers, self.weights.nbytes // max(1, bucket_bytes)))
-        return list(reversed(self.cuts(pieces)))
+        return list(reversed(self.even_parts(pieces)))
 
-    def cuts(self, pieces: int) -> list[slice]:
+    def even_parts(self, pieces: int) -> list[slice]:
         """Cut into equal parts."""
         edges = [self.tail * k // pieces for k in range(pieces + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(edges)]
@@ -176,12 +186,12 @@ class StandInTask(Task):
     """A task without data: minibatches of so many frames, and a gradient that is not taken."""
 
     def __init__(self, per_epoch: int, frames: int) -> None:
-        self.per_epoch, self.nominal_frames, self.held_out = per_epoch, frames, 0
+        self.minibatches_per_epoch, self.nominal_frames, self.held_out_minibatches = per_epoch, frames, 0
 
     def load(self, epoch: int, index: int) -> None:
         """Load nothing."""
 
-    def gradient(self, me: Learner, batch: Any) -> float:
+    def gradient(self, learner: Learner, batch: Any) -> float:
         """Take no gradient."""
         return 0.0
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roundelay.planning.assumptions import say_seconds
-from roundelay.planning.ranking import Effect, Plan, moved
+from roundelay.planning.ranking import Effect, Ranking, moved
 
 __all__ = ["answer", "say_effect", "say_factor"]
 
 CLOSE = 0.03  # strategies within this share of each other are about equally fast
 
 
-def answer(plan: Plan) -> list[str]:
+def answer(plan: Ranking) -> list[str]:
     """Say in one or two sentences who is first, by how much, and what holds it up."""
     if not plan.rows:
         return ["No strategy can run so."]
@@ -34,7 +34,7 @@ def answer(plan: Plan) -> list[str]:
     return [said, f"What holds it up: {timing.bottleneck}, in use {timing.busy[timing.bottleneck]:.0%} of the time."]
 
 
-def _gap(plan: Plan, strategy: str) -> float | None:
+def _gap(plan: Ranking, strategy: str) -> float | None:
     best = plan.rows[0]
     row = next(row for row in plan.rows if row.strategy == strategy)
     if best.target_seconds is not None:

@@ -15,7 +15,7 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 
-__all__ = ["PAPERS", "Effect", "Plan", "Row", "make_plan", "moved", "sensitivity"]
+__all__ = ["PAPERS", "Effect", "RankedStrategy", "Ranking", "make_plan", "moved", "sensitivity"]
 
 PAPERS = (
     "synchronous",
@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Row:
+class RankedStrategy:
     """One strategy."""
 
     strategy: str
@@ -81,12 +81,12 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Ranking:
     """Strategies in the order of what they promise for one number of learners."""
 
     cluster: Cluster
     learners: int
-    rows: list[Row]
+    rows: list[RankedStrategy]
     by: str
     """What they are ranked by: ``time to target`` or ``frames per second``."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def make_plan(
     *,
     needed: Mapping[str, Needed] | None = None,
     progress: Progress | None = None,
-) -> Plan:
+) -> Ranking:
     """Time each of ``strategies`` on ``learners`` learners, and rank them."""
     alone = time_strategy(Synchronous(), cluster_of_one(cluster), 1, steps=BASELINE_STEPS).frames_per_second
     rows, skipped = [], {}
@@ -117,8 +117,10 @@ def make_plan(
         except SettingsError as error:
             skipped[name] = str(error)
             continue
-        rows.append(Row(name, timing, timing.frames_per_second / alone, _to_target(timing, (needed or {}).get(name))))
-    return Plan(cluster, learners, _ranked(rows), "time to target" if needed else "frames per second", skipped)
+        rows.append(
+            RankedStrategy(name, timing, timing.frames_per_second / alone, _to_target(timing, (needed or {}).get(name)))
+        )
+    return Ranking(cluster, learners, _ranked(rows), "time to target" if needed else "frames per second", skipped)
 
 
 def cluster_of_one(cluster: Cluster) -> Cluster:
@@ -133,7 +135,7 @@ def _to_target(timing: Timing, needed: Needed | None) -> float | None:
     return needed.frames / timing.frames_per_second
 
 
-def _ranked(rows: Sequence[Row]) -> list[Row]:
+def _ranked(rows: Sequence[RankedStrategy]) -> list[RankedStrategy]:
     """Sort by time to target, those without it behind the others, by throughput."""
     unknown = float("inf")
     return sorted(
@@ -146,7 +148,7 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def sensitivity(
-    plan: Plan,
+    plan: Ranking,
     strategies: Mapping[str, Strategy],
     *,
     factors: Sequence[float] = (0.5, 2.0),

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from roundelay.planning.bottleneck import bottlenecks
-from roundelay.planning.placeholders import Tally
+from roundelay.planning.placeholders import TotalsRecord
 from roundelay.runs.record import KINDS
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import time_only
@@ -80,14 +80,14 @@ def time_strategy(strategy: Strategy, cluster: Cluster, learners: int, *, seed: 
     period = period_of(strategy, cluster.frames)
     steps = steps or min(MOST_STEPS, max(FEWEST_STEPS, SOME_STEPS // learners))
     window = period * -(-steps // period)
-    together = len(strategy.pace(learners)) == 1
-    tally = Tally(marks=(learners * window, 2 * learners * window))
+    together = len(strategy.lockstep_groups(learners)) == 1
+    tally = TotalsRecord(marks=(learners * window, 2 * learners * window))
     total = window * (2 if together else 3)
     time_only(strategy, cluster, learners=learners, steps=total, frames=cluster.frames, seed=seed, record=tally)
     return _measure(strategy, cluster, learners, window, tally)
 
 
-def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, tally: Tally) -> Timing:
+def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, tally: TotalsRecord) -> Timing:
     begin, end = tally.snapshots
     seconds = end.time - begin.time
     spent = {who: _difference(totals, begin.totals.get(who, {})) for who, totals in end.totals.items()}
@@ -95,7 +95,7 @@ def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, t
     shares: dict[str, float] = {
         kind: sum(each.get(kind, 0.0) for each in by_learner) / (seconds * learners) for kind in KINDS[:4]
     }
-    together = len(strategy.pace(learners)) == 1
+    together = len(strategy.lockstep_groups(learners)) == 1
     busy = bottlenecks(spent, begin, end, servers=strategy.servers, together=together)
     busiest = max(busy, key=lambda name: busy[name])
     return Timing(

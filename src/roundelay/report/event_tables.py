@@ -9,14 +9,14 @@ from typing import Any
 
 from roundelay.errors import RoundelayError
 from roundelay.report import number_format as words
-from roundelay.report.report_data import Board
+from roundelay.report.report_data import ReportData
 from roundelay.report.tables import Item, Line, Table
-from roundelay.study.schema import Row
+from roundelay.study.schema import StrategyRow
 
 __all__ = ["events", "holm", "origin", "significance"]
 
 
-def events(board: Board) -> Iterator[Table]:
+def events(board: ReportData) -> Iterator[Table]:
     """Make the table of learners lost and joined, of chaos and the like, one for each clock."""
     for clock in board.clocks:
         lines = []
@@ -48,9 +48,9 @@ def holm(values: list[float]) -> list[float]:
     return adjusted
 
 
-def significance(board: Board) -> Iterator[Table]:
+def significance(board: ReportData) -> Iterator[Table]:
     """Make the table of pairs of word error rates: within each panel, the first seed that was decoded of each."""
-    found: list[tuple[str, Row, Row, str, Any]] = []
+    found: list[tuple[str, StrategyRow, StrategyRow, str, Any]] = []
     wrong: list[str] = []
     for facet, rows in _panels(board).items():
         decoded = [(row, name, folder) for row in rows for name, folder in _decoded(board, row)]
@@ -76,15 +76,15 @@ def significance(board: Board) -> Iterator[Table]:
     )
 
 
-def _panels(board: Board) -> dict[str, list[Row]]:
-    panels: dict[str, list[Row]] = {}
+def _panels(board: ReportData) -> dict[str, list[StrategyRow]]:
+    panels: dict[str, list[StrategyRow]] = {}
     for row, facet, _, _ in board.panels():
         if row["wer"] is not None:
             panels.setdefault(facet, []).append(row)
     return panels
 
 
-def _decoded(board: Board, row: Row) -> Iterator[tuple[str, Path]]:
+def _decoded(board: ReportData, row: StrategyRow) -> Iterator[tuple[str, Path]]:
     for _, details in board.runs(row):
         folders = [(name, details.folder / "decode" / name) for name in details.decoded]
         if folders:
@@ -102,7 +102,9 @@ def _compare(one: Path, other: Path, wrong: list[str]) -> Any:
         return None
 
 
-def _pair(board: Board, facet: str, row: Row, other: Row, name: str, compared: Any, p: float) -> Line:
+def _pair(
+    board: ReportData, facet: str, row: StrategyRow, other: StrategyRow, name: str, compared: Any, p: float
+) -> Line:
     first, second, gap = compared.first, compared.second, compared.difference
     low, high = compared.interval
     if gap < 0:
@@ -117,12 +119,12 @@ def _pair(board: Board, facet: str, row: Row, other: Row, name: str, compared: A
     return Line(items, row["strategy"], row["learners"])
 
 
-def _name(board: Board, row: Row, facet: str) -> str:
+def _name(board: ReportData, row: StrategyRow, facet: str) -> str:
     """Name a row in a panel; the one learner to compare with comes from another."""
     return board.label(row) if board.facet(row) == facet else f"{board.label(row)}, {words.learners(row['learners'])}"
 
 
-def origin(board: Board) -> Iterator[Table]:
+def origin(board: ReportData) -> Iterator[Table]:
     """Make the table of what code ran: versions and commits."""
     seen: dict[tuple[str, ...], int] = {}
     keys = ("roundelay", "commit", "torch", "python")

@@ -18,7 +18,7 @@ from typing import Any
 
 from roundelay.report import number_format as words
 from roundelay.report.figure_spec import Figure
-from roundelay.report.report_data import Board
+from roundelay.report.report_data import ReportData
 from roundelay.report.tables import Table, to_html
 from roundelay.study.schema import Answer
 
@@ -65,7 +65,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def render(board: Board, sections: list[Section], timelines: list[dict[str, Any]]) -> str:
+def render(board: ReportData, sections: list[Section], timelines: list[dict[str, Any]]) -> str:
     """Write the whole page."""
     style, script = _assets()
     policy = (
@@ -91,7 +91,7 @@ def render(board: Board, sections: list[Section], timelines: list[dict[str, Any]
     )
 
 
-def _page(board: Board, timelines: list[dict[str, Any]]) -> dict[str, Any]:
+def _page(board: ReportData, timelines: list[dict[str, Any]]) -> dict[str, Any]:
     runs = [
         {
             "name": each["run"],
@@ -105,7 +105,7 @@ def _page(board: Board, timelines: list[dict[str, Any]]) -> dict[str, Any]:
     return {"strategies": board.strategies, "counts": board.counts, "runs": runs, "first": first}
 
 
-def _header(board: Board) -> str:
+def _header(board: ReportData) -> str:
     summary = board.summary
     facts = [
         words.count(len(summary["cells"]), "run"),
@@ -130,7 +130,7 @@ def _contents(sections: list[Section]) -> str:
     return f'<nav aria-label="Contents"><ol><li><a href="#answer">The answer</a></li>{links}</ol></nav>'
 
 
-def _filters(board: Board) -> str:
+def _filters(board: ReportData) -> str:
     boxes = ""
     for name, title, wanted, style in (
         ("strategies", "Strategies", len(board.strategies) > 1, "chips"),
@@ -144,7 +144,7 @@ def _filters(board: Board) -> str:
     return boxes
 
 
-def _answer(board: Board) -> str:
+def _answer(board: ReportData) -> str:
     summary, answer = board.summary, board.summary["answer"]
     certain = CERTAIN.get(answer["certainty"], "")
     badge = f'<p class="certainty">{escape(certain)}</p>' if certain else ""
@@ -172,7 +172,7 @@ def _short(answer: Answer) -> str:
     return escape(answer["headline"]) + (f' <span class="quiet">({escape(certain)})</span>' if certain else "")
 
 
-def _warnings(board: Board) -> str:
+def _warnings(board: ReportData) -> str:
     summary, said = board.summary, []
     if missing := summary["missing"]:
         named = ", ".join(missing[:6]) + (" …" if len(missing) > 6 else "")
@@ -258,7 +258,7 @@ def _timeline() -> str:
     )
 
 
-def _notes(board: Board) -> str:
+def _notes(board: ReportData) -> str:
     notes = [
         *board.summary["notes"],
         "Virtual time is the simulator's, wall time is a clock's; no table column, axis or ranking has both.",

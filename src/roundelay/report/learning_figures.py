@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Iterator
 
 from roundelay.report.figure_spec import Axis, Figure, Rule, Series, Style
-from roundelay.report.report_data import Board
+from roundelay.report.report_data import ReportData
 from roundelay.runs.downsampling import significant
 from roundelay.runs.reader import finite
-from roundelay.study.schema import Row, Spread
+from roundelay.study.schema import Spread, StrategyRow
 
 __all__ = ["accuracy", "curve", "learning", "ordered", "spread_point", "why_not"]
 
@@ -22,7 +22,7 @@ NAMES = {
 MARKS = "Each line is the median over seeds; the band is their range."
 
 
-def accuracy(board: Board) -> Iterator[Figure]:
+def accuracy(board: ReportData) -> Iterator[Figure]:
     """Make the figures of word error rate and frame error at the end of the budget."""
     if any(row["wer"] for row in board.rows):
         yield Figure(
@@ -53,7 +53,7 @@ def accuracy(board: Board) -> Iterator[Figure]:
             )
 
 
-def _wer(board: Board, row: Row, label: str, style: Style) -> Series:
+def _wer(board: ReportData, row: StrategyRow, label: str, style: Style) -> Series:
     seeds = [cell["wer"] for cell, _ in board.runs(row) if cell["wer"]]
     point = spread_point(row["wer"])
     interval = seeds[0].get("interval") if len(seeds) == 1 and seeds[0] else None
@@ -90,7 +90,7 @@ def _percent(points: list[list[float]]) -> list[list[float]]:
     return [[significant(100 * value) for value in point] for point in points]
 
 
-def why_not(row: Row) -> str:
+def why_not(row: StrategyRow) -> str:
     """Say why a row may have no figure: what became of its runs."""
     wrong = {status: n for status, n in row["statuses"].items() if status != "done" and n}
     if not wrong:
@@ -98,7 +98,7 @@ def why_not(row: Row) -> str:
     return ", ".join(f"{n} {status}" if sum(row["statuses"].values()) > 1 else status for status, n in wrong.items())
 
 
-def learning(board: Board) -> Iterator[Figure]:
+def learning(board: ReportData) -> Iterator[Figure]:
     """Make the figures of scores against frames and against time, and of the training loss."""
     for name in ("loss", "error", "frame_error"):
         if not any(name in row["scores"] for row in board.rows):
@@ -121,7 +121,7 @@ def learning(board: Board) -> Iterator[Figure]:
     )
 
 
-def _against_frames(board: Board, name: str) -> Figure:
+def _against_frames(board: ReportData, name: str) -> Figure:
     return Figure(
         f"{name.replace('_', '-')}-frames",
         f"{NAMES[name]} against frames",
@@ -134,7 +134,7 @@ def _against_frames(board: Board, name: str) -> Figure:
     )
 
 
-def _against_time(board: Board, name: str, clock: str) -> Figure:
+def _against_time(board: ReportData, name: str, clock: str) -> Figure:
     rows = [row for row in board.rows if row["clock"] == clock]
     series = [Series(style, label, curve(board, row, name, "seconds")) for row, _, label, style in board.panels(rows)]
     ends = [line.points[-1][0] for line in series if line.points]
@@ -158,13 +158,13 @@ def _axis(name: str) -> Axis:
     return Axis(NAMES[name].lower(), "%" if "error" in name else "", "log")
 
 
-def _target(board: Board, name: str) -> list[Rule]:
+def _target(board: ReportData, name: str) -> list[Rule]:
     if board.target is None or board.target["score"] != name:
         return []
     return [Rule("target", board.target["value"] * (100 if "error" in name else 1))]
 
 
-def curve(board: Board, row: Row, name: str, over: str) -> list[list[float]]:
+def curve(board: ReportData, row: StrategyRow, name: str, over: str) -> list[list[float]]:
     """Return the median over a row's seeds at each evaluation, with its range."""
     seen: dict[int, list[tuple[float, float]]] = {}
     for cell, _ in board.runs(row):

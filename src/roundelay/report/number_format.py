@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from roundelay.runs.history import Details
-from roundelay.study.schema import Answer, Row, Spread, Target
+from roundelay.study.schema import Answer, Spread, StrategyRow, Target
 
 __all__ = ["amount", "answer_of_runs", "count", "duration", "learners", "number", "percent", "range_of", "size"]
 
@@ -82,7 +82,7 @@ def range_of(spread: Spread, name: str = "", *, unit: str = "") -> str:
     return f"{text} [{low}, {high}]" if low != high else text
 
 
-def answer_of_runs(rows: Sequence[Row], runs: dict[str, Details], target: Target | None) -> Answer:
+def answer_of_runs(rows: Sequence[StrategyRow], runs: dict[str, Details], target: Target | None) -> Answer:
     """Say what one run did, or how several compare; no ranking, since nothing made them comparable."""
     good = [row for row in rows if row["scores"]]
     answer = Answer(
@@ -107,7 +107,7 @@ def answer_of_runs(rows: Sequence[Row], runs: dict[str, Details], target: Target
     return answer
 
 
-def _scored(row: Row) -> str:
+def _scored(row: StrategyRow) -> str:
     said = [("loss", "held-out loss"), ("error", "frame error"), ("frame_error", "frame error")]
     parts = [f"{words} {amount(name, row['scores'][name]['median'])}" for name, words in said if name in row["scores"]]
     if row["wer"] is not None:
@@ -115,7 +115,7 @@ def _scored(row: Row) -> str:
     return ", ".join(parts)
 
 
-def _one(row: Row, details: Details, target: Target | None) -> tuple[str, list[str]]:
+def _one(row: StrategyRow, details: Details, target: Target | None) -> tuple[str, list[str]]:
     frames, seconds = details.frames, row["seconds"]["median"]
     headline = (
         f"{row['strategy']} with {learners(row['learners'])}: {_scored(row)} after {number(frames, 7)} frames "
@@ -140,7 +140,7 @@ def _one(row: Row, details: Details, target: Target | None) -> tuple[str, list[s
     return headline, sentences
 
 
-def _several(rows: Sequence[Row]) -> tuple[str, list[str]]:
+def _several(rows: Sequence[StrategyRow]) -> tuple[str, list[str]]:
     by_loss = [row for row in rows if row["scores"].get("loss") and row["scores"]["loss"]["median"] is not None]
     best = min(by_loss or rows, key=lambda row: row["scores"]["loss"]["median"] or math.inf if by_loss else 0.0)
     headline = (

@@ -10,9 +10,9 @@ from functools import cached_property
 from roundelay.report import number_format as words
 from roundelay.report.figure_spec import Style
 from roundelay.runs.history import Details
-from roundelay.study.schema import Cell, Row, Summary, Target
+from roundelay.study.schema import CellResult, StrategyRow, Summary, Target
 
-__all__ = ["Board"]
+__all__ = ["ReportData"]
 
 ALONE = "one learner"
 """The name of the reference that is drawn in every panel."""
@@ -21,7 +21,7 @@ OUTSIDE = "†"
 
 
 @dataclass(frozen=True)
-class Board:
+class ReportData:
     """The summary of a study or of loose runs, with the details of every run by its cell's name."""
 
     summary: Summary
@@ -29,12 +29,12 @@ class Board:
     target: Target | None
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StrategyRow]:
         """Every row, as the summary orders them."""
         return list(self.summary["rows"])
 
     @cached_property
-    def cells(self) -> dict[str, Cell]:
+    def cells(self) -> dict[str, CellResult]:
         """Every run by its name."""
         return {cell["name"]: cell for cell in self.summary["cells"]}
 
@@ -53,11 +53,11 @@ class Board:
         """Every clock that times go by."""
         return [clock for clock in ("virtual", "wall") if any(cell["clock"] == clock for cell in self.cells.values())]
 
-    def problems(self, cell: Cell) -> list[str]:
+    def problems(self, cell: CellResult) -> list[str]:
         """Return what is wrong with a run's files, each once."""
         return list(dict.fromkeys(self.details[cell["name"]].problems)) if cell["name"] in self.details else []
 
-    def runs(self, row: Row) -> Iterator[tuple[Cell, Details]]:
+    def runs(self, row: StrategyRow) -> Iterator[tuple[CellResult, Details]]:
         """Yield the runs of a row, with what is known of each."""
         for name in row["cells"]:
             if name in self.cells and name in self.details:
@@ -74,7 +74,7 @@ class Board:
         told = len(said["cluster"]) == len({(row["cluster"], row["on"]) for row in self.rows})
         return [key for key in varying if key != "on" or not told]  # a cluster that tells where it runs is enough
 
-    def place(self, row: Row) -> str:
+    def place(self, row: StrategyRow) -> str:
         """Say where a row was run, in as many words as tell places apart; none where there is one place."""
         said = {"cluster": row["cluster"], "model": row["model"], "on": row["on"]}
         return ", ".join(said[key] for key in self._varying)
@@ -84,7 +84,7 @@ class Board:
         """Every place, in the order of the study."""
         return list(dict.fromkeys(self.place(row) for row in self.rows))
 
-    def facet(self, row: Row) -> str:
+    def facet(self, row: StrategyRow) -> str:
         """Name the panel of a row: its learners and its place."""
         return ", ".join(part for part in (words.learners(row["learners"]), self.place(row)) if part)
 
@@ -92,18 +92,18 @@ class Board:
     def _alike(self) -> Counter[tuple[str, str]]:
         return Counter((row["strategy"], self.facet(row)) for row in self.rows)
 
-    def label(self, row: Row) -> str:
+    def label(self, row: StrategyRow) -> str:
         """Name a row within its panel: by its strategy, and by a run of it where that is not enough."""
         name = f"{row['strategy']} {OUTSIDE}" if row["regime"] else row["strategy"]
         if self._alike[row["strategy"], self.facet(row)] > 1 and row["cells"]:
             return f"{name} ({row['cells'][0]})"
         return name
 
-    def style(self, row: Row, facet: str | None = None) -> Style:
+    def style(self, row: StrategyRow, facet: str | None = None) -> Style:
         """Return what a row is drawn and filtered by."""
         return Style(row["strategy"], row["learners"], self.facet(row) if facet is None else facet)
 
-    def panels(self, rows: Iterable[Row] | None = None) -> Iterator[tuple[Row, str, str, Style]]:
+    def panels(self, rows: Iterable[StrategyRow] | None = None) -> Iterator[tuple[StrategyRow, str, str, Style]]:
         """Yield rows with panel, label and style, the one learner to compare with in every panel of its place.
 
         Where one learner was only run as that reference, it has no panel of its own.
@@ -122,6 +122,6 @@ class Board:
             seen.add(facet)
             yield row, facet, self.label(row), self.style(row)
 
-    def _is_base(self, row: Row) -> bool:
+    def _is_base(self, row: StrategyRow) -> bool:
         single = [r for r in self.rows if r["learners"] == 1 and self.place(r) == self.place(row)]
         return row["strategy"] == self.summary["baseline"] or row["strategy"] == "synchronous" or len(single) == 1

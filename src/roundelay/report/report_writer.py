@@ -17,7 +17,7 @@ from roundelay.report import tables
 from roundelay.report import time_figures as inside
 from roundelay.report.figure_spec import Figure
 from roundelay.report.html_page import Section, render
-from roundelay.report.report_data import Board
+from roundelay.report.report_data import ReportData
 from roundelay.report.run_summary import run_names, summarise_runs
 from roundelay.runs.history import read_details
 from roundelay.runs.run_folder import write_atomically
@@ -72,16 +72,16 @@ def write_report(
 
 def make_board(
     folders: Sequence[Path], target: Target | None = None, watch: Callable[[str], None] = lambda _: None
-) -> Board:
+) -> ReportData:
     """Read a study, or runs, with all their details."""
     if len(folders) == 1 and (folders[0] / "study.json").exists():
         summary, runs = summarise_study(folders[0], watch)
-        return Board(summary, runs, summary["target"])
+        return ReportData(summary, runs, summary["target"])
     found, runs = find_runs(folders), {}
     for place, (name, path) in enumerate(zip(run_names(found), found, strict=True), start=1):
         watch(f"reading run {place} of {len(found)}: {name}")
         runs[name] = read_details(path)
-    return Board(summarise_runs(runs, target), runs, target)
+    return ReportData(summarise_runs(runs, target), runs, target)
 
 
 def find_runs(folders: Iterable[Path]) -> list[Path]:
@@ -104,7 +104,7 @@ def _is_run(path: Path) -> bool:
     return path.is_dir() and (any((path / name).is_file() for name in names) or any(path.glob("record-*.jsonl")))
 
 
-def make_sections(board: Board) -> list[Section]:
+def make_sections(board: ReportData) -> list[Section]:
     """Put figures and tables in the order in which one asks for them."""
     made = [
         Section("results", "Results", "Click a heading to sort by it.", [], list(tables.results(board))),

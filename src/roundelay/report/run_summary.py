@@ -11,7 +11,7 @@ from typing import Any
 from roundelay.report.number_format import answer_of_runs
 from roundelay.runs.history import Details, straggler
 from roundelay.runs.reader import finite
-from roundelay.study.schema import Cell, Row, Summary, Target
+from roundelay.study.schema import CellResult, StrategyRow, Summary, Target
 from roundelay.study.summary import make_groups, make_row, speed_up
 
 __all__ = ["run_names", "summarise_runs"]
@@ -61,7 +61,7 @@ def summarise_runs(runs: dict[str, Details], target: Target | None = None) -> Su
     )
 
 
-def _cell(name: str, details: Details, target: Target | None) -> Cell:
+def _cell(name: str, details: Details, target: Target | None) -> CellResult:
     settings, about = details.settings, details.about
     clock = details.clock or ("virtual" if about.get("on") == "simulator" else "wall")
     optimizer = settings.get("optimizer")
@@ -73,7 +73,7 @@ def _cell(name: str, details: Details, target: Target | None) -> Cell:
     if target is not None:
         name_of, value = target["score"], target["value"]
         reached = next((p for p in details.points if p["scores"].get(name_of, math.inf) <= value), None)
-    return Cell(
+    return CellResult(
         name=name,
         path=str(details.folder),
         strategy=_text(settings, "strategy", "name") or "unknown",
@@ -126,8 +126,8 @@ def _cluster(details: Details, clock: str) -> str:
     return ", ".join(part for part in (name or ("simulated" if clock == "virtual" else "this machine"), slow) if part)
 
 
-def _rows(cells: list[Cell], runs: dict[str, Details], score: str) -> list[Row]:
-    together: dict[str, list[Cell]] = {}
+def _rows(cells: list[CellResult], runs: dict[str, Details], score: str) -> list[StrategyRow]:
+    together: dict[str, list[CellResult]] = {}
     for cell in cells:
         settings = {k: v for k, v in runs[cell["name"]].settings.items() if k not in ("seed", "record")}
         same = json.dumps([cell["on"], cell["clock"], cell["cluster"], settings], sort_keys=True, default=str)
@@ -140,11 +140,11 @@ def _rows(cells: list[Cell], runs: dict[str, Details], score: str) -> list[Row]:
     return rows
 
 
-def _place(row: Row) -> tuple[str, ...]:
+def _place(row: StrategyRow) -> tuple[str, ...]:
     return row["on"], row["clock"], row["cluster"], row["model"]
 
 
-def _even(row: Row) -> tuple[str, ...]:
+def _even(row: StrategyRow) -> tuple[str, ...]:
     """Return the place as if nobody were slow there: one learner is compared with, whoever else is a straggler."""
     on, clock, cluster, model = _place(row)
     return on, clock, cluster.partition(f", {SLOW}")[0], model

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from roundelay.report import number_format as words
 from roundelay.report.figure_spec import Axis, Figure, Rule, Series, Style
 from roundelay.report.learning_figures import ordered, spread_point, why_not
-from roundelay.report.report_data import Board
+from roundelay.report.report_data import ReportData
 from roundelay.runs.downsampling import significant
 from roundelay.runs.history import straggler
-from roundelay.study.schema import Row, Spread
+from roundelay.study.schema import Spread, StrategyRow
 
 __all__ = ["profiles", "resilience", "speed", "traffic"]
 
 
-def speed(board: Board) -> Iterator[Figure]:
+def speed(board: ReportData) -> Iterator[Figure]:
     """Make the figures of time to target, throughput, speed-up and efficiency, each by one clock."""
     for clock in board.clocks:
         rows = [row for row in board.rows if row["clock"] == clock]
@@ -27,7 +27,7 @@ def speed(board: Board) -> Iterator[Figure]:
         yield from _over_learners(board, rows, clock)
 
 
-def _time_to_target(board: Board, rows: list[Row], clock: str) -> Figure:
+def _time_to_target(board: ReportData, rows: list[StrategyRow], clock: str) -> Figure:
     target = board.target
     assert target is not None
     value = words.amount(target["score"], target["value"])
@@ -47,7 +47,7 @@ def _time_to_target(board: Board, rows: list[Row], clock: str) -> Figure:
     )
 
 
-def _throughput(board: Board, rows: list[Row], clock: str) -> Figure:
+def _throughput(board: ReportData, rows: list[StrategyRow], clock: str) -> Figure:
     return Figure(
         f"throughput-{clock}",
         f"Throughput, {clock} time",
@@ -66,12 +66,12 @@ def _throughput(board: Board, rows: list[Row], clock: str) -> Figure:
     )
 
 
-def _throughput_point(row: Row) -> list[list[float]]:
+def _throughput_point(row: StrategyRow) -> list[list[float]]:
     """Return the throughput of runs that came to an end; how fast one broke off says little."""
     return spread_point(row["frames_per_second"]) if row["statuses"].get("done") else []
 
 
-def _over_learners(board: Board, rows: list[Row], clock: str) -> Iterator[Figure]:
+def _over_learners(board: ReportData, rows: list[StrategyRow], clock: str) -> Iterator[Figure]:
     if len({row["learners"] for row in rows}) < 2:
         return
     kinds = (
@@ -97,8 +97,8 @@ def _over_learners(board: Board, rows: list[Row], clock: str) -> Iterator[Figure
         )  # fmt: skip
 
 
-def _lines(board: Board, rows: list[Row], key: str, scale: float = 1.0) -> list[Series]:
-    lines: dict[tuple[str, str], list[Row]] = {}
+def _lines(board: ReportData, rows: list[StrategyRow], key: str, scale: float = 1.0) -> list[Series]:
+    lines: dict[tuple[str, str], list[StrategyRow]] = {}
     for row in rows:
         if row["statuses"].get("done"):
             lines.setdefault((row["strategy"], board.place(row)), []).append(row)
@@ -112,7 +112,7 @@ def _lines(board: Board, rows: list[Row], key: str, scale: float = 1.0) -> list[
     return [line for line in series if len(line.points) > 1]
 
 
-def _number(row: Row, key: str) -> float | None:
+def _number(row: StrategyRow, key: str) -> float | None:
     value = {
         "speedup": row["speedup"],
         "efficiency": row["efficiency"],
@@ -122,7 +122,7 @@ def _number(row: Row, key: str) -> float | None:
     return value if value is not None and value > 0 else None
 
 
-def traffic(board: Board) -> Iterator[Figure]:
+def traffic(board: ReportData) -> Iterator[Figure]:
     """Make the figure of bytes on the wire."""
     series = []
     for row, _, label, style in board.panels():
@@ -138,7 +138,7 @@ def traffic(board: Board) -> Iterator[Figure]:
         )  # fmt: skip
 
 
-def resilience(board: Board) -> Iterator[Figure]:
+def resilience(board: ReportData) -> Iterator[Figure]:
     """Make the figures of time to target, throughput and loss against how slow the straggler is, if that was varied."""
     for clock in board.clocks:
         rows = [
@@ -160,9 +160,11 @@ def resilience(board: Board) -> Iterator[Figure]:
             )  # fmt: skip
 
 
-def _against_slowness(board: Board, rows: list[Row], spread_of: Callable[[Row], Spread | None]) -> Iterator[Series]:
+def _against_slowness(
+    board: ReportData, rows: list[StrategyRow], spread_of: Callable[[StrategyRow], Spread | None]
+) -> Iterator[Series]:
     """Make a line for each strategy and number of learners on clusters that differ by their straggler only."""
-    lines: dict[tuple[str, str, int], list[Row]] = {}
+    lines: dict[tuple[str, str, int], list[StrategyRow]] = {}
     for row in rows:
         lines.setdefault((_but_for_straggler(board, row), row["strategy"], row["learners"]), []).append(row)
     several = len({kind for kind, _, _ in lines}) > 1
@@ -174,7 +176,7 @@ def _against_slowness(board: Board, rows: list[Row], spread_of: Callable[[Row], 
             yield Series(board.style(own[0], facet), strategy, points)
 
 
-def _but_for_straggler(board: Board, row: Row) -> str:
+def _but_for_straggler(board: ReportData, row: StrategyRow) -> str:
     """Tell rows apart by all but the straggler, and the name that a cluster has for its sake."""
     settings = next((details.settings for _, details in board.runs(row)), {})
     cluster = settings.get("cluster")
@@ -182,11 +184,11 @@ def _but_for_straggler(board: Board, row: Row) -> str:
     return json.dumps([row["on"], row["model"], kept if row["clock"] == "virtual" else {}], sort_keys=True, default=str)
 
 
-def _slowness(board: Board, row: Row) -> float:
+def _slowness(board: ReportData, row: StrategyRow) -> float:
     return max((straggler(details.settings, details.about) for _, details in board.runs(row)), default=1.0)
 
 
-def profiles(board: Board) -> Iterator[Figure]:
+def profiles(board: ReportData) -> Iterator[Figure]:
     """Make the figure of performance profiles, where there is more than one set of conditions to count over."""
     found = [profile for profile in board.summary["profiles"] if len(profile["factors"]) > 1]
     for clock in board.clocks:

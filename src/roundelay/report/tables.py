@@ -11,8 +11,8 @@ from html import escape
 
 from roundelay.report import number_format as words
 from roundelay.report.learning_figures import why_not
-from roundelay.report.report_data import OUTSIDE, Board
-from roundelay.study.schema import Cell, Row, Spread
+from roundelay.report.report_data import OUTSIDE, ReportData
+from roundelay.study.schema import CellResult, Spread, StrategyRow
 
 __all__ = ["Item", "Line", "Table", "results", "runs", "to_csv", "to_html", "trials"]
 
@@ -100,27 +100,27 @@ def _of(spread: Spread | None, name: str = "", *, unit: str = "") -> Item:
     return Item(text, spread["median"], more=ends.rstrip("]").replace(", ", " to "))
 
 
-def _share(board: Board, row: Row, kind: str) -> Item:
+def _share(board: ReportData, row: StrategyRow, kind: str) -> Item:
     known = [own.get(kind, 0.0) for _, details in board.runs(row) if (own := details.shares())]
     share = sum(known) / len(known) if known else None
     return Item(words.percent(share, 2), share)
 
 
-def _bytes(board: Board, row: Row) -> Item:
+def _bytes(board: ReportData, row: StrategyRow) -> Item:
     known = [details.total_bytes / details.frames for _, details in board.runs(row)
              if details.total_bytes and details.frames]  # fmt: skip
     each = sum(known) / len(known) if known else None
     return Item(words.size(each), each)
 
 
-def _state(row: Row) -> Item:
+def _state(row: StrategyRow) -> Item:
     if row["regime"]:
         return Item("outside the regime", tone="quiet", more=row["regime"])
     wrong = why_not(row)
     return Item(wrong, tone="bad") if wrong else Item("done", tone="quiet")
 
 
-def results(board: Board) -> Iterator[Table]:
+def results(board: ReportData) -> Iterator[Table]:
     """Make the table of results, one for each clock."""
     for clock in board.clocks:
         rows = [row for row in board.rows if row["clock"] == clock]
@@ -144,10 +144,10 @@ def results(board: Board) -> Iterator[Table]:
         )
 
 
-Column = tuple[str, Callable[[Row], Item]]
+Column = tuple[str, Callable[[StrategyRow], Item]]
 
 
-def _columns(board: Board, rows: list[Row], clock: str) -> list[Column]:
+def _columns(board: ReportData, rows: list[StrategyRow], clock: str) -> list[Column]:
     columns: list[Column] = [
         ("strategy", lambda row: Item(board.label(row))),
         ("learners", lambda row: Item(str(row["learners"]), float(row["learners"]))),
@@ -181,14 +181,14 @@ def _columns(board: Board, rows: list[Row], clock: str) -> list[Column]:
     return columns
 
 
-def _to_target(row: Row) -> Item:
+def _to_target(row: StrategyRow) -> Item:
     if row["time"]["median"] is None:
         hits = f" ({row['hits']} of {len(row['cells'])} did)" if row["hits"] else ""
         return Item(f"not reached{hits}", tone="bad")
     return _of(row["time"], unit="seconds")
 
 
-def runs(board: Board) -> Iterator[Table]:
+def runs(board: ReportData) -> Iterator[Table]:
     """Make the table of every run, trials and failures among them, one for each clock."""
     for clock in board.clocks:
         cells = [cell for cell in board.summary["cells"] if cell["clock"] == clock]
@@ -203,7 +203,7 @@ def runs(board: Board) -> Iterator[Table]:
         )
 
 
-def _run(cell: Cell, names: list[str], problems: list[str]) -> Line:
+def _run(cell: CellResult, names: list[str], problems: list[str]) -> Line:
     state = cell["status"] + (" (trial)" if cell["trial"] else "")
     remarks = "; ".join(text for text in (cell["error"], *problems, cell["regime"]) if text)
     scores = [Item(words.amount(name, cell["scores"].get(name)), cell["scores"].get(name)) for name in names]
@@ -228,7 +228,7 @@ def _scoreless(status: str) -> str:
     return status if status != "done" else "no score"
 
 
-def trials(board: Board) -> Iterator[Table]:
+def trials(board: ReportData) -> Iterator[Table]:
     """Make the table of what was tried before the runs that count."""
     found = board.summary["trials"]
     if not found:

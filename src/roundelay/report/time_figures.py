@@ -8,11 +8,11 @@ from typing import Any
 
 from roundelay.report.figure_spec import Axis, Bar, Figure, Series, Style
 from roundelay.report.learning_figures import curve
-from roundelay.report.report_data import Board
+from roundelay.report.report_data import ReportData
 from roundelay.runs.downsampling import Span, cut, histogram, log_histogram, significant
 from roundelay.runs.history import Details
 from roundelay.runs.record import KINDS
-from roundelay.study.schema import Cell
+from roundelay.study.schema import CellResult
 
 __all__ = ["apart", "shares", "shown_runs", "timelines"]
 
@@ -26,7 +26,7 @@ TICKS = 1_000_000
 _PLACE: dict[str, int] = {kind: place for place, kind in enumerate(KINDS)}
 
 
-def shares(board: Board) -> Iterator[Figure]:
+def shares(board: ReportData) -> Iterator[Figure]:
     """Make the figures of shares of time: the mean of each row's learners, then learner by learner."""
     bars = []
     for row, _, label, style in board.panels():
@@ -51,7 +51,7 @@ def shares(board: Board) -> Iterator[Figure]:
     )  # fmt: skip
 
 
-def _learner_bars(cell: Cell, details: Details) -> Iterator[Bar]:
+def _learner_bars(cell: CellResult, details: Details) -> Iterator[Bar]:
     for who, kinds in list(details.spent.items())[:MOST_LEARNERS]:
         whole = sum(seconds for kind, seconds in kinds.items() if kind not in ("serve", "evaluate"))
         if whole <= 0:
@@ -62,20 +62,20 @@ def _learner_bars(cell: Cell, details: Details) -> Iterator[Bar]:
             yield Bar(Style(cell["strategy"], cell["learners"]), who, parts, cell["name"])
 
 
-def shown_runs(board: Board) -> list[tuple[Cell, Details]]:
+def shown_runs(board: ReportData) -> list[tuple[CellResult, Details]]:
     """Return the runs that are shown learner by learner: the first seed of each row, trials not."""
     firsts = [next(board.runs(row), None) for row in board.rows]
     return [run for run in firsts if run is not None and run[1].spans][:MOST_SHOWN]
 
 
-def timelines(board: Board) -> list[dict[str, Any]]:
+def timelines(board: ReportData) -> list[dict[str, Any]]:
     """Return the timeline of each shown run, as the page draws it."""
     shown = shown_runs(board)
     most = SPANS // max(len(shown), 1)
     return [_timeline(cell, details, most) for cell, details in shown]
 
 
-def _timeline(cell: Cell, details: Details, most: int) -> dict[str, Any]:
+def _timeline(cell: CellResult, details: Details, most: int) -> dict[str, Any]:
     moments = [float(event["time"]) for event in details.events if event.get("event") in ("killed", "lost", "chaos")]
     window = cut(dict(list(details.spans.items())[:MOST_LEARNERS]), most, moments)
     tick = (window.end - window.begin) / TICKS or 1.0
@@ -109,7 +109,7 @@ def _pack(spans: list[Span], begin: float, tick: float) -> list[int]:
     return packed
 
 
-def apart(board: Board) -> Iterator[Figure]:
+def apart(board: ReportData) -> Iterator[Figure]:
     """Make the figures of staleness and of the distance between learners and their consensus."""
     stale, far = [], []
     for row, _, label, style in board.panels():

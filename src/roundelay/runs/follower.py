@@ -14,13 +14,13 @@ from roundelay.errors import CheckpointError
 from roundelay.runs.reader import finite, read_object
 from roundelay.runs.record import KINDS
 
-__all__ = ["Follower", "Learner"]
+__all__ = ["Follower", "LearnerActivity"]
 
 RECENT = 200  # steps that the present loss and speed are taken over
 
 
 @dataclass
-class Learner:
+class LearnerActivity:
     """What one learner, or a server, has done."""
 
     steps: int = 0
@@ -46,7 +46,7 @@ class Follower:
 
     def _begin(self) -> None:
         """Know nothing yet."""
-        self.learners: dict[str, Learner] = {}
+        self.learners: dict[str, LearnerActivity] = {}
         self.losses: list[tuple[float, float]] = []
         """(frames so far, loss) of each step."""
         self.scores: list[dict[str, Any]] = []
@@ -139,7 +139,7 @@ class Follower:
 
     def _take(self, event: dict[str, Any]) -> None:
         kind, who = event["event"], event["who"]
-        learner = self.learners.setdefault(who, Learner())
+        learner = self.learners.setdefault(who, LearnerActivity())
         self.clock = event.get("clock", self.clock)
         seconds, frames = finite(event.get("seconds")) or 0.0, finite(event.get("frames")) or 0.0
         self.seconds = max(self.seconds, event["time"] + seconds)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Cluster", "Compute", "Cut", "Fault", "Link", "Pauses", "SlowLink", "Stop", "Straggler"]
+__all__ = ["Cluster", "Compute", "Cut", "Fault", "NetworkLink", "Pauses", "SlowLink", "Stop", "Straggler"]
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkLink:
     """What connects two learners."""
 
     latency_seconds: float = 1e-5
@@ -113,8 +113,8 @@ class Cluster:
     nodes: int = 1
     learners_per_node: int | list[int] | None = None
     """By default as many as there are learners to place."""
-    inside: Link = field(default_factory=Link)
-    between: Link = field(default_factory=lambda: Link(5e-5, 1.25e9))
+    inside: NetworkLink = field(default_factory=NetworkLink)
+    between: NetworkLink = field(default_factory=lambda: NetworkLink(5e-5, 1.25e9))
     compute: Compute = field(default_factory=Compute)
     all_reduce: Literal["ring", "tree"] = "ring"
     model_bytes: float | None = None

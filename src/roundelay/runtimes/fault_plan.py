@@ -20,7 +20,7 @@ from typing import Literal
 from roundelay.errors import SettingsError, suggest
 from roundelay.runtimes.cluster import Cluster, Cut, Fault, Stop, Straggler
 
-__all__ = ["Chaos", "Event", "check_all_fired", "parse"]
+__all__ = ["FaultPlan", "PlannedFault", "check_all_fired", "parse"]
 
 What = Literal["kill", "stop", "slow", "cut"]
 KINDS: tuple[What, ...] = ("kill", "stop", "slow", "cut")
@@ -29,7 +29,7 @@ UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
 @dataclass(frozen=True)
-class Event:
+class PlannedFault:
     """One fault."""
 
     what: What
@@ -52,10 +52,10 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Chaos:
+class FaultPlan:
     """The faults of a run whose first ``servers`` ranks serve, and how often a killed learner is started again."""
 
-    events: Sequence[Event] = ()
+    events: Sequence[PlannedFault] = ()
     servers: int = 0
     rejoins: int = 0
     patience_seconds: float | None = None
@@ -108,7 +108,7 @@ def _plain(disturbance: object) -> object:
     return replace(disturbance, restart_seconds=None) if isinstance(disturbance, Fault) else disturbance
 
 
-def parse(text: str, learners: int, servers: int = 0) -> list[Event]:
+def parse(text: str, learners: int, servers: int = 0) -> list[PlannedFault]:
     """Read events, each of which must fit a run of so many learners and servers."""
     events = [_parse_event(part.strip()) for part in text.split(";") if part.strip()]
     if not events:
@@ -122,7 +122,7 @@ def parse(text: str, learners: int, servers: int = 0) -> list[Event]:
     return events
 
 
-def _parse_event(text: str) -> Event:
+def _parse_event(text: str) -> PlannedFault:
     words = text.lower().split()
     what = next((known for known in KINDS if known == words[0]), None)
     if what is None:
@@ -148,7 +148,7 @@ def _parse_event(text: str) -> Event:
         raise SettingsError(f"--chaos: {text!r}: say for how long, as in '{what} {rest or whom[0]} for 10s'")
     if (factor is not None) != (what == "slow") or (factor is not None and factor < 1):
         raise SettingsError(f"--chaos: {text!r}: 'slow' and only it takes a factor of at least 1, as in 'slow 0 x5'")
-    return Event(what, whom, at, seconds, factor or 1.0, server)
+    return PlannedFault(what, whom, at, seconds, factor or 1.0, server)
 
 
 def _parse_seconds(word: str, text: str) -> float:
@@ -158,7 +158,7 @@ def _parse_seconds(word: str, text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
-def check_all_fired(unfired: Sequence[Event], seconds: float) -> None:
+def check_all_fired(unfired: Sequence[PlannedFault], seconds: float) -> None:
     """Complain of events that never happened: a run that was not disturbed shows nothing."""
     if unfired:
         raise SettingsError(f"--chaos: {unfired[0]} never happened: the run ended after {seconds:.3g} s")

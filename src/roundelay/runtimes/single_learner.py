@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from roundelay.communicator import Communicator, Later
+from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import CommunicationError
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
-from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtime import Clock, GradientWork, MakePlan, Membership
 from roundelay.runtimes.strategy_lock import complete
 from roundelay.strategy import Strategy
 
@@ -51,14 +51,14 @@ class _Alone:
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
         return Settled(x)
 
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+    def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         return Settled(x.clone())
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         assert self._runtime.serving is not None, "a request before the strategy was set up"
-        me, strategy = self._runtime.serving
-        answer = strategy.serve(me, x.clone(), 0)
-        if isinstance(answer, Later):
+        learner, strategy = self._runtime.serving
+        answer = strategy.serve(learner, x.clone(), 0)
+        if isinstance(answer, DeferredReply):
             raise CommunicationError(f"{type(strategy).__name__} lets its only learner wait for itself")
         return Settled(answer.clone())
 
@@ -70,8 +70,8 @@ class LocalRuntime:
     """The runtime of a learner that is alone."""
 
     clock: Clock = "wall"
-    lossy = False
-    seat, seats = 0, 1
+    elastic = False
+    initial_rank, initial_size = 0, 1
 
     def __init__(self, record: Record | None = None) -> None:
         self.record = record if record is not None else Record(None, clock="wall")
@@ -87,47 +87,47 @@ class LocalRuntime:
         """Return seconds since the start."""
         return time.monotonic() - self._start
 
-    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+    async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
         """Agree with ourselves."""
-        me.comm = _Alone(self)
-        return View(0, 0, 1, resolve([report], []))
+        learner.comm = _Alone(self)
+        return Membership(0, 0, 1, make_plan([report], []))
 
-    def open(self, me: Learner, strategy: Strategy) -> None:
+    def start_serving(self, learner: Learner, strategy: Strategy) -> None:
         """Let our own requests in."""
-        self.serving = (me, strategy)
+        self.serving = (learner, strategy)
 
-    async def close(self, me: Learner) -> None:
+    async def stop_serving(self, learner: Learner) -> None:
         """Nothing is under way."""
 
-    def count(self, key: str, amount: int) -> Awaitable[int]:
+    def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a number of our own."""
         before = self._counts.get(key, 0)
         self._counts[key] = before + amount
         return Settled(before)
 
-    async def compute(self, me: Learner, work: Work) -> None:
+    async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Take the gradient."""
         begin = self.now()
         work.run(None)
         for part in work.parts:
             work.ready(part)
-        self.record.span("compute", "learner 0", begin, self.now(), frames=me.frames)
+        self.record.span("compute", "learner 0", begin, self.now(), frames=learner.frames)
 
     @contextlib.contextmanager
-    def computing(self, me: Learner) -> Iterator[Callable[[], AbstractContextManager[object]]]:
+    def computing(self, learner: Learner) -> Iterator[Callable[[], AbstractContextManager[object]]]:
         """Take the time; there is nobody to guard against."""
         begin = self.now()
         yield contextlib.nullcontext
-        self.record.span("compute", "learner 0", begin, self.now(), frames=me.frames)
+        self.record.span("compute", "learner 0", begin, self.now(), frames=learner.frames)
 
-    def trained(self, numbers: Sequence[int]) -> None:
+    def mark_safe(self, numbers: Sequence[int]) -> None:
         """Nobody outlives us."""
 
-    def newcomers(self, key: str = "") -> bool:
+    def has_newcomers(self, key: str = "") -> bool:
         """Nobody ever comes."""
         return False
 
-    def stand_still(self, *, still: bool) -> None:
+    def pause_clock(self, *, paused: bool) -> None:
         """Do nothing: the wall clock does not stop."""
 
     def capture(self) -> dict[str, Any]:

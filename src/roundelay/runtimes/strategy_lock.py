@@ -12,12 +12,12 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Baton", "Blocking", "complete"]
+__all__ = ["Blocking", "StrategyLock", "complete"]
 
 T = TypeVar("T")
 
 
-class Baton:
+class StrategyLock:
     """Held by the thread that runs strategy code; put down while it waits or computes."""
 
     def __init__(self) -> None:

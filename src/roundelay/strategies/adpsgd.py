@@ -33,8 +33,8 @@ class ADPSGD(Asynchronous):
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
-    conserves: ClassVar[bool] = True
-    mends: ClassVar[bool] = True
+    conserves_mean: ClassVar[bool] = True
+    partial_step_ok: ClassVar[bool] = True
 
     topology: Literal["ring", "random-ring", "complete"] = "ring"
     seed: int = 0  # of the random ring
@@ -48,35 +48,35 @@ class ADPSGD(Asynchronous):
                 f"exchanges of {size} learners on topology {self.topology!r} may cross"
             )
 
-    def setup(self, me: Learner) -> None:
+    def setup(self, learner: Learner) -> None:
         self.steps = self.mixings = 0
         self.graph = find_topology(self.topology, seed=self.seed)
-        degree = len(self.graph.links(me.comm.rank, me.comm.size))
+        degree = len(self.graph.links(learner.comm.rank, learner.comm.size))
         self.half = (1.0 / (1 + degree) if self.share is None else self.share) / 2
-        self.sent = me.weights.clone()
+        self.sent = learner.weights.clone()
         self.expected: set[int] = set()
         self.asked: list[Awaitable[Tensor]] = []
 
-    def overlap(self, me: Learner) -> None:
-        neighbours = self.graph.neighbours(me.comm.rank, me.comm.size, self.steps)
-        self.sent.copy_(me.weights)
+    def overlap(self, learner: Learner) -> None:
+        neighbours = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps)
+        self.sent.copy_(learner.weights)
         self.expected, self.mixings = set(neighbours), 0
-        self.asked = [me.comm.request(me.weights, to=neighbour) for neighbour in neighbours]
+        self.asked = [learner.comm.request(learner.weights, to=neighbour) for neighbour in neighbours]
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
         # A neighbour's first request within one gradient meets what we sent, so that simultaneous requests commute;
         # its next ones, if it is faster than we are, meet what the former have made of it.
-        mine = self.sent if of in self.expected else me.weights
-        self.expected.discard(of)
+        mine = self.sent if source in self.expected else learner.weights
+        self.expected.discard(source)
         difference = self.half * (mine - theirs)
-        me.weights.sub_(difference)
+        learner.weights.sub_(difference)
         self.mixings += 1
         return difference
 
-    async def step(self, me: Learner) -> None:
+    async def step(self, learner: Learner) -> None:
         for answer in self.asked:
-            me.weights.add_(await answer)
+            learner.weights.add_(await answer)
         self.expected = set()
-        me.note("staleness", self.mixings + len(self.asked))  # mixings between the gradient's weights and its step
-        me.descend()
+        learner.log("staleness", self.mixings + len(self.asked))  # mixings between the gradient's weights and its step
+        learner.descend()
         self.steps += 1

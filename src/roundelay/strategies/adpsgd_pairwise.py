@@ -27,36 +27,36 @@ class PairwiseADPSGD(Asynchronous):
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
-    conserves: ClassVar[bool] = True
-    mends: ClassVar[bool] = True
+    conserves_mean: ClassVar[bool] = True
+    partial_step_ok: ClassVar[bool] = True
 
     def check(self, size: int) -> None:
         if size > 1:
             Bipartite().check(size)
 
-    def setup(self, me: Learner) -> None:
+    def setup(self, learner: Learner) -> None:
         self.steps = self.mixings = 0
-        self.graph = fitting(Bipartite(), me.comm.size)
-        fits = Bipartite().fits(me.comm.size) or me.comm.size == 1
-        self.remark = (
-            "" if fits else f"{me.comm.size} learners do not pair up: one active learner at a time is left out"
+        self.graph = fitting(Bipartite(), learner.comm.size)
+        fits = Bipartite().fits(learner.comm.size) or learner.comm.size == 1
+        self.fallback_note = (
+            "" if fits else f"{learner.comm.size} learners do not pair up: one active learner at a time is left out"
         )
 
-    def overlap(self, me: Learner) -> None:
-        active = Bipartite().active(me.comm.rank) and me.comm.size > 1
-        partners = self.graph.neighbours(me.comm.rank, me.comm.size, self.steps) if active else []
-        self.asked = [me.comm.request(me.weights, to=partner) for partner in partners]
+    def overlap(self, learner: Learner) -> None:
+        active = Bipartite().active(learner.comm.rank) and learner.comm.size > 1
+        partners = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps) if active else []
+        self.asked = [learner.comm.request(learner.weights, to=partner) for partner in partners]
         self.mixings = 0
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        difference = 0.5 * (me.weights - theirs)
-        me.weights.sub_(difference)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        difference = 0.5 * (learner.weights - theirs)
+        learner.weights.sub_(difference)
         self.mixings += 1
         return difference
 
-    async def step(self, me: Learner) -> None:
+    async def step(self, learner: Learner) -> None:
         for answer in self.asked:
-            me.weights.add_(await answer)
-        me.note("staleness", self.mixings + len(self.asked))
-        me.descend()
+            learner.weights.add_(await answer)
+        learner.log("staleness", self.mixings + len(self.asked))
+        learner.descend()
         self.steps += 1

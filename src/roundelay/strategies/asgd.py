@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.communicator import Later
+from roundelay.communicator import DeferredReply
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategy import Asynchronous
@@ -24,10 +24,10 @@ class ASGD(Asynchronous):
     $\tau$ is how many other gradients were applied between the pull and the push.
 
     The optimizer, its momentum, its schedule and the model are the server's.  Of several ``servers`` each has a part of
-    the vector.  A learner that is ``barrier`` pushes ahead of the slowest gets its answer only when that one has caught
-    up (Ho et al., 2013, bounded staleness; in Li et al., 2017, arXiv 1703.05880, as a soft barrier after so many
-    updates).  With ``damping`` the rate is divided by $\max(1, \tau)^{damping}$; 1 is the rule of Zhang et al., 2016
-    (arXiv 1511.05950).
+    the vector.  A learner that is ``staleness_bound`` pushes ahead of the slowest gets its reply only when the slowest
+    has caught up (Ho et al., 2013, bounded staleness; in Li et al., 2017, arXiv 1703.05880, as a soft barrier after so
+    many updates).  With ``damping`` the rate is divided by $\max(1, \tau)^{damping}$; 1 is the rule of Zhang et al.,
+    2016 (arXiv 1511.05950).
 
     Dean et al., 2012, "Large scale distributed deep networks" (Downpour SGD, with a push and a pull at every step).
     Departures: any optimizer where they have Adagrad; the warm start is the loop's ``warmup``.
@@ -36,85 +36,87 @@ class ASGD(Asynchronous):
     state: ClassVar[tuple[str, ...]] = ("updates", "pulled")
 
     servers: int = 1
-    barrier: int | None = None
+    staleness_bound: int | None = None
     damping: float = 0.0
 
     def check(self, size: int) -> None:
-        for name in ("servers", "barrier"):
+        for name in ("servers", "staleness_bound"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
         if self.damping < 0:
             raise SettingsError(f"strategy.damping must be at least 0, not {self.damping}")
 
-    def keeps(self, me: Learner) -> Sequence[slice] | None:
-        return [self.cuts[me.comm.rank]] if me.serves else []
+    def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
+        return [self.cuts[learner.comm.rank]] if learner.is_server else []
 
-    def setup(self, me: Learner) -> None:
-        self.cuts = me.cuts(self.servers)
+    def setup(self, learner: Learner) -> None:
+        self.cuts = learner.even_parts(self.servers)
         if any(part.start == part.stop for part in self.cuts):
             raise SettingsError(f"strategy.servers = {self.servers} is more than the tensors that the model has")
         self.updates = 0
-        self.pulled = torch.zeros(me.comm.size, dtype=torch.int64)  # by rank: the updates when it last pulled
-        self.pushes = [0.0] * (me.comm.size - self.servers)  # by learner, since it last rested; at rest: infinite
-        self.waiting: list[tuple[int, int, Later]] = []
+        self.pulled = torch.zeros(learner.comm.size, dtype=torch.int64)  # by rank: the updates when it last pulled
+        self.pushes = [0.0] * (learner.comm.size - self.servers)  # by learner, since it last rested; at rest: infinite
+        self.waiting: list[tuple[int, int, DeferredReply]] = []
 
-    async def step(self, me: Learner) -> None:
+    async def step(self, learner: Learner) -> None:
         if self.servers > 1:
-            me.clip_(me.grad)  # as one vector; a server sees only its part
-        if me.frames:
-            await self.push(me, me.grad)
+            learner.clip_grad_(learner.grad)  # as one vector; a server sees only its part
+        if learner.frames:
+            await self.push(learner, learner.grad)
 
-    async def push(self, me: Learner, x: Tensor) -> None:
+    async def push(self, learner: Learner, x: Tensor) -> None:
         """Send each server its part, and take the weights that come back."""
-        x[me.tail :].div_(len(self.pushes))  # N changes of the buffers, all of the same old ones, are one in the mean
-        answers = [me.comm.request(x[part], to=server) for server, part in enumerate(self.cuts)]
+        x[learner.tail :].div_(
+            len(self.pushes)
+        )  # N changes of the buffers, all of the same old ones, are one in the mean
+        answers = [learner.comm.request(x[part], to=server) for server, part in enumerate(self.cuts)]
         staleness = 0.0
         for part, answer in zip(self.cuts, answers, strict=True):
             new = await answer
-            me.weights[part].copy_(new[:-1])
+            learner.weights[part].copy_(new[:-1])
             staleness = max(staleness, float(new[-1:]))
-        me.note("staleness", staleness)
+        learner.log("staleness", staleness)
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
         if not theirs.numel():  # the learner rests
-            self.arrive(me, of, math.inf)
+            self.arrive(learner, source, math.inf)
             return theirs
-        staleness = self.updates - int(self.pulled[of])
-        self.apply(me, theirs, self.cuts[me.comm.rank], staleness)
+        staleness = self.updates - int(self.pulled[source])
+        self.apply(learner, theirs, self.cuts[learner.comm.rank], staleness)
         self.updates += 1
-        answer = Later()
-        self.waiting.append((of, staleness, answer))
-        self.arrive(me, of, self.pushes[of - self.servers] + 1)
+        answer = DeferredReply()
+        self.waiting.append((source, staleness, answer))
+        self.arrive(learner, source, self.pushes[source - self.servers] + 1)
         return answer
 
-    def apply(self, me: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
+    def apply(self, learner: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
         """Let the server take the step."""
-        me.grad[part].copy_(theirs)
-        me.factor /= max(1, staleness) ** self.damping
-        me.descend(me.grad, part)
-        me.at(me.minibatch + 1)
+        learner.grad[part].copy_(theirs)
+        learner.lr_factor /= max(1, staleness) ** self.damping
+        learner.descend(learner.grad, part)
+        learner.set_position(learner.minibatch + 1)
 
-    def arrive(self, me: Learner, of: int, pushes: float) -> None:
+    def arrive(self, learner: Learner, source: int, pushes: float) -> None:
         """Count a push, and answer all who are no longer too far ahead."""
-        self.pushes[of - self.servers] = pushes
+        self.pushes[source - self.servers] = pushes
         slowest, waiting, self.waiting = min(self.pushes), self.waiting, []
         for rank, staleness, answer in waiting:
-            if self.barrier is not None and self.pushes[rank - self.servers] - slowest >= self.barrier:
+            if self.staleness_bound is not None and self.pushes[rank - self.servers] - slowest >= self.staleness_bound:
                 self.waiting.append((rank, staleness, answer))
                 continue
             self.pulled[rank] = self.updates
-            weights = me.weights[self.cuts[me.comm.rank]]
-            answer.give(torch.cat([weights, weights[:1].clone().fill_(staleness)]))
+            weights = learner.weights[self.cuts[learner.comm.rank]]
+            answer.send(torch.cat([weights, weights[:1].clone().fill_(staleness)]))
         if slowest == math.inf:
             self.pushes = [0.0] * len(self.pushes)  # all rest: they begin again together
 
-    async def rest(self, me: Learner) -> None:
-        if self.barrier is not None:
+    async def before_barrier(self, learner: Learner) -> None:
+        if self.staleness_bound is not None:
             for server in range(self.servers):
-                await me.comm.request(me.weights[:0], to=server)
+                await learner.comm.request(learner.weights[:0], to=server)
 
-    async def consensus(self, me: Learner) -> Tensor:
-        model = me.weights.clone()
+    async def consensus(self, learner: Learner) -> Tensor:
+        model = learner.weights.clone()
         for server, part in enumerate(self.cuts):
-            await me.comm.broadcast(model[part], root=server)
+            await learner.comm.broadcast(model[part], root=server)
         return model

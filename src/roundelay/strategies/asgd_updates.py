@@ -44,34 +44,34 @@ class UpdatesASGD(ASGD):
         if not 0 <= self.momentum < 1:
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
 
-    def keeps(self, me: Learner) -> Sequence[slice] | None:
+    def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
         # Learners hold what they have not pushed yet, so that a mean it is; one of several servers has a part only.
-        return None if me.serves and self.servers > 1 else ()
+        return None if learner.is_server and self.servers > 1 else ()
 
-    def setup(self, me: Learner) -> None:
-        super().setup(me)
+    def setup(self, learner: Learner) -> None:
+        super().setup(learner)
         self.steps = 0  # since the last push
-        self.base = me.weights.clone()
-        self.velocity = torch.zeros_like(me.weights)
+        self.base = learner.weights.clone()
+        self.velocity = torch.zeros_like(learner.weights)
 
-    async def step(self, me: Learner) -> None:
-        me.descend()
+    async def step(self, learner: Learner) -> None:
+        learner.descend()
         self.steps += 1
         if self.steps == self.period:
-            await self.push_change(me)
+            await self.push_change(learner)
 
-    async def push_change(self, me: Learner) -> None:
+    async def push_change(self, learner: Learner) -> None:
         """Push what we have moved."""
-        await self.push(me, me.weights - self.base)
-        self.base.copy_(me.weights)
+        await self.push(learner, learner.weights - self.base)
+        self.base.copy_(learner.weights)
         self.steps = 0
 
-    def apply(self, me: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
-        self.velocity[me.tail :].zero_()  # buffers have no momentum
+    def apply(self, learner: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
+        self.velocity[learner.tail :].zero_()  # buffers have no momentum
         velocity = self.velocity[part].mul_(self.momentum).add_(theirs)
-        me.weights[part].add_(velocity, alpha=self.rate / max(1, staleness) ** self.damping)
+        learner.weights[part].add_(velocity, alpha=self.rate / max(1, staleness) ** self.damping)
 
-    async def rest(self, me: Learner) -> None:
+    async def before_barrier(self, learner: Learner) -> None:
         if self.steps:
-            await self.push_change(me)
-        await super().rest(me)
+            await self.push_change(learner)
+        await super().before_barrier(learner)

@@ -36,7 +36,7 @@ class Averaging(Strategy):
     optimizer_state: OptimizerState = "keep"
 
     @property
-    def boundary(self) -> int:
+    def join_interval(self) -> int:
         return self.every
 
     def check(self, size: int) -> None:
@@ -48,29 +48,33 @@ class Averaging(Strategy):
             if self.optimizer_state == "average":
                 raise SettingsError(f"strategy.optimizer_state 'average' needs all-reduce, not {self.topology!r}")
 
-    def setup(self, me: Learner) -> None:
+    def setup(self, learner: Learner) -> None:
         self.steps = self.frames = self.rounds = 0
-        self.every = self.period if self.period_frames is None else -(-self.period_frames // me.nominal_frames)
-        self.remark = ""
+        self.every = self.period if self.period_frames is None else -(-self.period_frames // learner.nominal_frames)
+        self.fallback_note = ""
         if self.topology != "all-reduce":
             wanted = find_topology(self.topology)
-            self.mixing = Mixing(fitting(wanted, me.comm.size))
+            self.mixing = Mixing(fitting(wanted, learner.comm.size))
             if self.mixing.topology is not wanted:
-                self.remark = f"{wanted.name} does not fit {me.comm.size} learners: {self.mixing.topology.name} instead"
+                self.fallback_note = (
+                    f"{wanted.name} does not fit {learner.comm.size} learners: {self.mixing.topology.name} instead"
+                )
 
-    async def step(self, me: Learner) -> None:
-        me.descend()
-        self.steps, self.frames = self.steps + 1, self.frames + me.frames
+    async def step(self, learner: Learner) -> None:
+        learner.descend()
+        self.steps, self.frames = self.steps + 1, self.frames + learner.frames
         if self.steps % self.every == 0:
-            weight = self.frames / me.nominal_frames
-            await (me.comm.mean(me.weights, weight) if self.topology == "all-reduce" else self.mix(me))
-            await me.settle(self.optimizer_state, me.comm, weight)
+            weight = self.frames / learner.nominal_frames
+            await (learner.comm.mean(learner.weights, weight) if self.topology == "all-reduce" else self.mix(learner))
+            await learner.sync_optimizer(self.optimizer_state, learner.comm, weight)
             self.frames, self.rounds = 0, self.rounds + 1
 
-    async def mix(self, me: Learner) -> None:
+    async def mix(self, learner: Learner) -> None:
         """Average with this round's partners."""
-        shares = self.mixing.shares(me.comm.rank, me.comm.size, self.rounds)
-        arriving = [(share, me.comm.exchange(me.weights, to=link.to, of=link.of)) for link, share in shares]
-        me.weights.mul_(1.0 - sum(share for share, _ in arriving))
+        shares = self.mixing.shares(learner.comm.rank, learner.comm.size, self.rounds)
+        arriving = [
+            (share, learner.comm.exchange(learner.weights, to=link.to, source=link.source)) for link, share in shares
+        ]
+        learner.weights.mul_(1.0 - sum(share for share, _ in arriving))
         for share, theirs in arriving:
-            me.weights.add_(await theirs, alpha=share)
+            learner.weights.add_(await theirs, alpha=share)

@@ -35,7 +35,7 @@ class BMUF(Strategy):
     """
 
     state: ClassVar[tuple[str, ...]] = ("model", "delta", "steps")
-    shared: ClassVar[tuple[str, ...]] = ("delta",)
+    replicated: ClassVar[tuple[str, ...]] = ("delta",)
 
     block: int = 50  # tau, in steps
     block_frames: int | None = None  # of each learner; in place of the steps, and rounded up to whole minibatches
@@ -45,7 +45,7 @@ class BMUF(Strategy):
     optimizer_state: OptimizerState = "reset"  # as CNTK does
 
     @property
-    def boundary(self) -> int:
+    def join_interval(self) -> int:
         return self.every
 
     def check(self, size: int) -> None:
@@ -57,38 +57,40 @@ class BMUF(Strategy):
         if self.rate <= 0:
             raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
 
-    def setup(self, me: Learner) -> None:
-        self.start_from(me, torch.zeros_like(me.weights[: me.tail]))
+    def setup(self, learner: Learner) -> None:
+        self.start_from(learner, torch.zeros_like(learner.weights[: learner.tail]))
 
-    def regroup(self, me: Learner) -> None:
-        self.start_from(me, self.delta)
+    def regroup(self, learner: Learner) -> None:
+        self.start_from(learner, self.delta)
 
-    def start_from(self, me: Learner, delta: Tensor) -> None:
-        """Begin a block at ``me.weights`` with the momentum that ``delta`` has."""
-        self.eta = 1.0 - 1.0 / me.comm.size if self.momentum is None else self.momentum
-        self.every = self.block if self.block_frames is None else -(-self.block_frames // me.nominal_frames)
+    def start_from(self, learner: Learner, delta: Tensor) -> None:
+        """Begin a block at ``learner.weights`` with the momentum that ``delta`` has."""
+        self.eta = 1.0 - 1.0 / learner.comm.size if self.momentum is None else self.momentum
+        self.every = self.block if self.block_frames is None else -(-self.block_frames // learner.nominal_frames)
         self.steps, self.delta = 0, delta
-        self.model = me.weights[: me.tail] - self.start(torch.zeros_like(delta))  # so that start(model) is where we are
+        self.model = learner.weights[: learner.tail] - self.start(
+            torch.zeros_like(delta)
+        )  # so that start(model) is where we are
 
     def start(self, model: Tensor) -> Tensor:
         """Return where all start the next block."""
         return model + self.eta * self.delta if self.form == "nesterov" else model.clone()
 
-    async def step(self, me: Learner) -> None:
-        me.descend()
+    async def step(self, learner: Learner) -> None:
+        learner.descend()
         self.steps += 1
         if self.steps % self.every == 0:
-            await me.comm.mean(me.weights, weight=me.stands_for)
-            await me.settle(self.optimizer_state, me.comm)
-            parameters = me.weights[: me.tail]
+            await learner.comm.mean(learner.weights, weight=learner.multiplicity)
+            await learner.sync_optimizer(self.optimizer_state, learner.comm)
+            parameters = learner.weights[: learner.tail]
             block = parameters - self.start(self.model)  # G
             self.delta.mul_(self.eta).add_(block, alpha=self.rate)
             self.model.add_(self.delta)
             parameters.copy_(self.start(self.model))
 
-    async def consensus(self, me: Learner) -> Tensor:
-        mean = await me.comm.mean(me.weights.clone(), weight=me.stands_for)
+    async def consensus(self, learner: Learner) -> Tensor:
+        mean = await learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
         done = self.steps % self.every == 0
-        block = 0.0 if done else self.rate * (mean[: me.tail] - self.start(self.model))
-        mean[: me.tail].copy_(self.model + block)
+        block = 0.0 if done else self.rate * (mean[: learner.tail] - self.start(self.model))
+        mean[: learner.tail].copy_(self.model + block)
         return mean

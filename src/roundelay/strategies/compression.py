@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.vector import Place
+from roundelay.vector import Slot
 
 __all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
 
@@ -33,41 +33,45 @@ class Compression:
     def check(self) -> None:
         """Raise `SettingsError` where a setting cannot be."""
 
-    def factors(self, me: Learner) -> Tensor:
+    def factors(self, learner: Learner) -> Tensor:
         """Return what is kept between steps besides the residual, equal on all learners; flat."""
-        return me.weights.new_zeros(0)
+        return learner.weights.new_zeros(0)
 
-    async def mean(self, me: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace ``me.grad`` by the mean; return the next residual and factors."""
+    async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace ``learner.grad`` by the mean; return the next residual and factors."""
         raise NotImplementedError
 
 
 class _Gathered(Compression):
     """A compression whose sums are not of its own form: everyone sends to everyone, and adds up in rank order."""
 
-    async def mean(self, me: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        places = parameters(me)
-        buffers = me.comm.mean(me.grad[me.tail :], me.weight) if me.tail < me.grad.numel() else None
-        value = me.grad[: me.tail].mul(me.weight).add_(residual)
-        weight = torch.tensor([me.weight], dtype=torch.float64, device=value.device)
+    async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        places = parameters(learner)
+        buffers = (
+            learner.comm.mean(learner.grad[learner.tail :], learner.weight)
+            if learner.tail < learner.grad.numel()
+            else None
+        )
+        value = learner.grad[: learner.tail].mul(learner.weight).add_(residual)
+        weight = torch.tensor([learner.weight], dtype=torch.float64, device=value.device)
         message = torch.cat([weight.view(torch.uint8), self.encode(value, places)])
         total, frames = torch.zeros_like(value), 0.0
-        for other in await me.comm.gather(message):
+        for other in await learner.comm.gather(message):
             frames += float(other[:8].clone().view(torch.float64))
             self.add(total, other[8:], places)
         if buffers is not None:
             await buffers
-        me.grad[: me.tail] = total.div_(frames) if frames else 0.0
+        learner.grad[: learner.tail] = total.div_(frames) if frames else 0.0
         if self.feedback:
             residual = value.sub_(self.add(torch.zeros_like(value), message[8:], places))
-        _note(me, message.numel(), residual)
+        _note(learner, message.numel(), residual)
         return residual, factors
 
-    def encode(self, value: Tensor, places: Sequence[Place]) -> Tensor:
+    def encode(self, value: Tensor, places: Sequence[Slot]) -> Tensor:
         """Return the bytes that stand for ``value``."""
         raise NotImplementedError
 
-    def add(self, total: Tensor, message: Tensor, places: Sequence[Place]) -> Tensor:
+    def add(self, total: Tensor, message: Tensor, places: Sequence[Slot]) -> Tensor:
         """Add what a message stands for to ``total``, and return that."""
         raise NotImplementedError
 
@@ -83,7 +87,7 @@ class OneBit(_Gathered):
     and whose stripes are added and quantised again on the way, where we send whole messages to everyone.
     """
 
-    def encode(self, value: Tensor, places: Sequence[Place]) -> Tensor:
+    def encode(self, value: Tensor, places: Sequence[Slot]) -> Tensor:
         signs, levels = [], []
         for place in places:
             rows = _rows(place, value)
@@ -95,7 +99,7 @@ class OneBit(_Gathered):
             signs.append(above.reshape(-1))
         return torch.cat([torch.cat(levels).view(torch.uint8), pack_bits(torch.cat(signs))])
 
-    def add(self, total: Tensor, message: Tensor, places: Sequence[Place]) -> Tensor:
+    def add(self, total: Tensor, message: Tensor, places: Sequence[Slot]) -> Tensor:
         heights = [len(_rows(place, total)) for place in places]
         split = 2 * sum(heights) * total.element_size()
         levels = list(message[:split].clone().view(total.dtype).split([h for h in heights for _ in "+-"]))
@@ -124,12 +128,12 @@ class TopK(_Gathered):
         if not 0 < self.fraction <= 1:
             raise SettingsError(f"strategy.compression.fraction must be above 0 and at most 1, not {self.fraction}")
 
-    def encode(self, value: Tensor, places: Sequence[Place]) -> Tensor:
+    def encode(self, value: Tensor, places: Sequence[Slot]) -> Tensor:
         count = max(1, round(self.fraction * sum(place.tensor.numel() for place in places)))
         chosen = value.abs().topk(min(count, value.numel()), sorted=False).indices
         return torch.cat([value[chosen].view(torch.uint8), chosen.to(torch.int32).view(torch.uint8)])
 
-    def add(self, total: Tensor, message: Tensor, places: Sequence[Place]) -> Tensor:
+    def add(self, total: Tensor, message: Tensor, places: Sequence[Slot]) -> Tensor:
         split = message.numel() // (total.element_size() + 4) * total.element_size()
         values = message[:split].clone().view(total.dtype)
         return total.index_add_(0, message[split:].clone().view(torch.int32), values)
@@ -153,43 +157,43 @@ class PowerSGD(Compression):
         if self.rank < 1:
             raise SettingsError(f"strategy.compression.rank must be at least 1, not {self.rank}")
 
-    def factors(self, me: Learner) -> Tensor:
+    def factors(self, learner: Learner) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        size = sum(self.rank * _rows(place, me.grad).shape[1] for place in self._matrices(me))
-        return torch.randn(size, generator=generator).to(me.weights)
+        size = sum(self.rank * _rows(place, learner.grad).shape[1] for place in self._matrices(learner))
+        return torch.randn(size, generator=generator).to(learner.weights)
 
-    async def mean(self, me: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        value = me.grad.mul(me.weight)
-        value[: me.tail] += residual
-        matrices = self._matrices(me)
-        rest = [place for place in me.places if place not in matrices]
+    async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        value = learner.grad.mul(learner.weight)
+        value[: learner.tail] += residual
+        matrices = self._matrices(learner)
+        rest = [place for place in learner.slots if place not in matrices]
         rows = [_rows(place, value) for place in matrices]
         heights, widths = [v.shape[0] for v in rows], [v.shape[1] for v in rows]
         left = _flat([v @ b for v, b in zip(rows, self._cut(factors, widths), strict=True)], value)
-        plain = _flat([value.new_tensor([me.weight]), *(value[place.part] for place in rest)], value)
-        for mean in [me.comm.mean(left), me.comm.mean(plain)]:
+        plain = _flat([value.new_tensor([learner.weight]), *(value[place.part] for place in rest)], value)
+        for mean in [learner.comm.mean(left), learner.comm.mean(plain)]:
             await mean
         bases = [torch.linalg.qr(p).Q for p in self._cut(left, heights)]
         factors = _flat([v.T @ p for v, p in zip(rows, bases, strict=True)], value)
-        await me.comm.mean(factors)
+        await learner.comm.mean(factors)
         for place, base, b in zip(matrices, bases, self._cut(factors, widths), strict=True):
-            torch.mm(base, b.T, out=_rows(place, me.grad))
+            torch.mm(base, b.T, out=_rows(place, learner.grad))
         for place, part in zip(rest, plain[1:].split([place.tensor.numel() for place in rest]), strict=True):
-            me.grad[place.part] = part
+            learner.grad[place.part] = part
         if self.feedback:
-            residual = value[: me.tail] - me.grad[: me.tail]
+            residual = value[: learner.tail] - learner.grad[: learner.tail]
             for place in rest:
                 residual[place.part] = 0.0
-        me.grad.div_(plain[0]) if plain[0] else me.grad.zero_()
-        _note(me, (left.numel() + plain.numel() + factors.numel()) * value.element_size(), residual)
+        learner.grad.div_(plain[0]) if plain[0] else learner.grad.zero_()
+        _note(learner, (left.numel() + plain.numel() + factors.numel()) * value.element_size(), residual)
         return residual, factors
 
     def _cut(self, flat: Tensor, heights: Sequence[int]) -> list[Tensor]:
         """Return matrices of ``rank`` columns."""
         return [part.view(-1, self.rank) for part in flat.split([self.rank * height for height in heights])]
 
-    def _matrices(self, me: Learner) -> list[Place]:
-        shapes = [(place, *_rows(place, me.grad).shape) for place in parameters(me) if place.tensor.ndim > 1]
+    def _matrices(self, learner: Learner) -> list[Slot]:
+        shapes = [(place, *_rows(place, learner.grad).shape) for place in parameters(learner) if place.tensor.ndim > 1]
         return [place for place, m, n in shapes if self.rank * (m + n) < m * n and self.rank <= min(m, n)]
 
 
@@ -197,14 +201,14 @@ COMPRESSIONS: dict[str, type[Compression]] = {"one-bit": OneBit, "powersgd": Pow
 """By the name that an experiment gives."""
 
 
-def parameters(me: Learner) -> list[Place]:
+def parameters(learner: Learner) -> list[Slot]:
     """Return the places of all trained parameters."""
-    return [place for place in me.places if place.part.start < me.tail]
+    return [place for place in learner.slots if place.part.start < learner.tail]
 
 
-def _note(me: Learner, sent_bytes: int, residual: Tensor) -> None:
-    me.note("message_bytes", sent_bytes)
-    me.note("residual", float(torch.linalg.vector_norm(residual)))
+def _note(learner: Learner, sent_bytes: int, residual: Tensor) -> None:
+    learner.log("message_bytes", sent_bytes)
+    learner.log("residual", float(torch.linalg.vector_norm(residual)))
 
 
 def _flat(parts: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -226,7 +230,7 @@ def _powers(like: Tensor) -> Tensor:
     return torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=like.device)
 
 
-def _rows(place: Place, vector: Tensor) -> Tensor:
+def _rows(place: Slot, vector: Tensor) -> Tensor:
     """Return a parameter's part of ``vector`` as a matrix, one row for what comes into one unit."""
     view = place.view(vector)
     return view.reshape(len(view), -1) if view.ndim > 1 else view.reshape(1, -1)

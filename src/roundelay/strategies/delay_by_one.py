@@ -27,27 +27,29 @@ class DelayByOne(Strategy):
     Departure: the leader of a node (`Hierarchical`) counts as many times as the node has learners.
     """
 
-    conserves: ClassVar[bool] = True
-    whole: ClassVar[bool] = True
+    conserves_mean: ClassVar[bool] = True
+    atomic_step: ClassVar[bool] = True
 
     topology: Literal["all-reduce", "ring"] = "all-reduce"
 
-    def overlap(self, me: Learner) -> None:
+    def overlap(self, learner: Learner) -> None:
         if self.topology == "all-reduce":
-            self.averaging = me.comm.mean(me.weights.clone(), weight=me.stands_for)
+            self.averaging = learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
         else:
-            shares = Mixing(Ring()).shares(me.comm.rank, me.comm.size)
-            self.arriving = [(s, me.comm.exchange(me.weights, to=link.to, of=link.of)) for link, s in shares]
+            shares = Mixing(Ring()).shares(learner.comm.rank, learner.comm.size)
+            self.arriving = [
+                (s, learner.comm.exchange(learner.weights, to=link.to, source=link.source)) for link, s in shares
+            ]
 
-    async def step(self, me: Learner) -> None:
-        me.weights.copy_(await (self.averaging if self.topology == "all-reduce" else self.mix(me)))
-        if me.comm.size > 1:
-            me.note("staleness", 1.0)
-        me.descend()
+    async def step(self, learner: Learner) -> None:
+        learner.weights.copy_(await (self.averaging if self.topology == "all-reduce" else self.mix(learner)))
+        if learner.comm.size > 1:
+            learner.log("staleness", 1.0)
+        learner.descend()
 
-    async def mix(self, me: Learner) -> Tensor:
+    async def mix(self, learner: Learner) -> Tensor:
         """Average our own weights with those that arrive from the neighbours."""
-        mixed = me.weights * (1.0 - sum(share for share, _ in self.arriving))
+        mixed = learner.weights * (1.0 - sum(share for share, _ in self.arriving))
         for share, theirs in self.arriving:
             mixed.add_(await theirs, alpha=share)
         return mixed

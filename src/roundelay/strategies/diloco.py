@@ -36,5 +36,5 @@ class DiLoCo(BMUF):
     rate: float = 0.7  # nu
     optimizer_state: OptimizerState = "keep"
 
-    async def consensus(self, me: Learner) -> Tensor:
-        return await Strategy.consensus(self, me)
+    async def consensus(self, learner: Learner) -> Tensor:
+        return await Strategy.consensus(self, learner)

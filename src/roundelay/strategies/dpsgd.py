@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from roundelay.learner import Learner
-from roundelay.strategies.mixing import Given, Mixing
+from roundelay.strategies.mixing import MatrixMixing, Mixing
 from roundelay.strategies.topologies import find_topology
 from roundelay.strategy import Strategy
 
@@ -28,8 +28,8 @@ class DPSGD(Strategy):
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
-    conserves: ClassVar[bool] = True
-    whole: ClassVar[bool] = True
+    conserves_mean: ClassVar[bool] = True
+    atomic_step: ClassVar[bool] = True
 
     topology: Literal["ring", "random-ring", "complete", "exponential"] = "ring"
     matrix: list[list[float]] | None = None  # T, in place of a topology
@@ -38,28 +38,28 @@ class DPSGD(Strategy):
     def check(self, size: int) -> None:
         self._wanted().check(size)
 
-    def setup(self, me: Learner) -> None:
-        self.steps, self.remark = 0, ""
+    def setup(self, learner: Learner) -> None:
+        self.steps, self.fallback_note = 0, ""
         self.mixing = self._wanted()
-        if isinstance(self.mixing, Given) and len(self.mixing.rows) != me.comm.size:
-            self.remark = f"the mixing matrix does not fit {me.comm.size} learners: a ring until it does"
+        if isinstance(self.mixing, MatrixMixing) and len(self.mixing.rows) != learner.comm.size:
+            self.fallback_note = f"the mixing matrix does not fit {learner.comm.size} learners: a ring until it does"
             self.mixing = Mixing(find_topology("ring"))
 
-    def overlap(self, me: Learner) -> None:
+    def overlap(self, learner: Learner) -> None:
         self.arriving = [
-            (share, me.comm.exchange(me.weights, to=link.to, of=link.of))
-            for link, share in self.mixing.shares(me.comm.rank, me.comm.size, self.steps)
+            (share, learner.comm.exchange(learner.weights, to=link.to, source=link.source))
+            for link, share in self.mixing.shares(learner.comm.rank, learner.comm.size, self.steps)
         ]
 
-    async def step(self, me: Learner) -> None:
-        mixed = me.weights * (1.0 - sum(share for share, _ in self.arriving))
+    async def step(self, learner: Learner) -> None:
+        mixed = learner.weights * (1.0 - sum(share for share, _ in self.arriving))
         for share, theirs in self.arriving:
             mixed.add_(await theirs, alpha=share)
-        me.weights.copy_(mixed)
-        me.descend()
+        learner.weights.copy_(mixed)
+        learner.descend()
         self.steps += 1
 
-    def _wanted(self) -> Mixing | Given:
+    def _wanted(self) -> Mixing | MatrixMixing:
         if self.matrix is not None:
-            return Given(tuple(tuple(row) for row in self.matrix))
+            return MatrixMixing(tuple(tuple(row) for row in self.matrix))
         return Mixing(find_topology(self.topology, seed=self.seed))

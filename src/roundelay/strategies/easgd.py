@@ -45,40 +45,42 @@ class EASGD(Asynchronous):
         if not 0 <= self.momentum < 1:
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
 
-    def setup(self, me: Learner) -> None:
-        usual = min(0.5, 0.9 / (me.comm.size - self.servers))  # from 1/2 on, a learner and the centre pass each other
+    def setup(self, learner: Learner) -> None:
+        usual = min(
+            0.5, 0.9 / (learner.comm.size - self.servers)
+        )  # from 1/2 on, a learner and the centre pass each other
         self.alpha = usual if self.elasticity is None else self.elasticity
         self.steps = 0
-        self.velocity = torch.zeros_like(me.weights)
+        self.velocity = torch.zeros_like(learner.weights)
 
-    def overlap(self, me: Learner) -> None:
-        self.pulling = self.pull(me) if self.steps % self.period == 0 else None
-        if self.momentum and me.frames:
-            self.before = me.weights.clone()
-            me.weights.add_(self.velocity, alpha=self.momentum)  # the gradient is taken at x + delta v
+    def overlap(self, learner: Learner) -> None:
+        self.pulling = self.pull(learner) if self.steps % self.period == 0 else None
+        if self.momentum and learner.frames:
+            self.before = learner.weights.clone()
+            learner.weights.add_(self.velocity, alpha=self.momentum)  # the gradient is taken at x + delta v
 
-    def pull(self, me: Learner) -> Awaitable[Tensor]:
+    def pull(self, learner: Learner) -> Awaitable[Tensor]:
         """Let the centre have our weights."""
-        return me.comm.request(me.weights, to=0)
+        return learner.comm.request(learner.weights, to=0)
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor:
-        difference = self.alpha * (theirs - me.weights)
-        me.weights.add_(difference)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        difference = self.alpha * (theirs - learner.weights)
+        learner.weights.add_(difference)
         return difference
 
-    async def step(self, me: Learner) -> None:
+    async def step(self, learner: Learner) -> None:
         difference = self.elastic(await self.pulling) if self.pulling is not None else None
-        me.descend()
-        if self.momentum and me.frames:
-            torch.sub(me.weights, self.before, out=self.velocity)
-            self.velocity[me.tail :].zero_()  # statistics have no momentum
+        learner.descend()
+        if self.momentum and learner.frames:
+            torch.sub(learner.weights, self.before, out=self.velocity)
+            self.velocity[learner.tail :].zero_()  # statistics have no momentum
         if difference is not None:
-            me.weights.sub_(difference)
+            learner.weights.sub_(difference)
         self.steps += 1
 
     def elastic(self, pulled: Tensor) -> Tensor:
         """Return the difference e."""
         return pulled
 
-    async def consensus(self, me: Learner) -> Tensor:
-        return await me.comm.broadcast(me.weights.clone(), root=0)
+    async def consensus(self, learner: Learner) -> Tensor:
+        return await learner.comm.broadcast(learner.weights.clone(), root=0)

@@ -24,11 +24,11 @@ class SynchronousEASGD(EASGD):
     """
 
     state: ClassVar[tuple[str, ...]] = (*EASGD.state, "centre")
-    shared: ClassVar[tuple[str, ...]] = ("centre",)
+    replicated: ClassVar[tuple[str, ...]] = ("centre",)
     servers = 0
 
     @property
-    def boundary(self) -> int:
+    def join_interval(self) -> int:
         return self.period
 
     def check(self, size: int) -> None:
@@ -38,26 +38,26 @@ class SynchronousEASGD(EASGD):
                 f"strategy.elasticity must be at most 1/N for N = {size} learners, not {self.elasticity}"
             )
 
-    def pace(self, size: int) -> Sequence[Sequence[int]]:
+    def lockstep_groups(self, size: int) -> Sequence[Sequence[int]]:
         return [range(size)]
 
-    def setup(self, me: Learner) -> None:
-        super().setup(me)
-        self.centre = me.weights.clone()
-        self.beta = me.comm.size * self.alpha
+    def setup(self, learner: Learner) -> None:
+        super().setup(learner)
+        self.centre = learner.weights.clone()
+        self.beta = learner.comm.size * self.alpha
 
-    def regroup(self, me: Learner) -> None:
+    def regroup(self, learner: Learner) -> None:
         centre = self.centre  # which has what lost learners had trained
-        self.setup(me)
+        self.setup(learner)
         self.centre = centre
 
-    def pull(self, me: Learner) -> Awaitable[Tensor]:
-        self.difference = self.alpha * (me.weights - self.centre)
-        return me.comm.mean(me.weights.clone())
+    def pull(self, learner: Learner) -> Awaitable[Tensor]:
+        self.difference = self.alpha * (learner.weights - self.centre)
+        return learner.comm.mean(learner.weights.clone())
 
     def elastic(self, pulled: Tensor) -> Tensor:
         self.centre.lerp_(pulled, self.beta)
         return self.difference
 
-    async def consensus(self, me: Learner) -> Tensor:
+    async def consensus(self, learner: Learner) -> Tensor:
         return self.centre.clone()

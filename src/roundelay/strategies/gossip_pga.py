@@ -27,12 +27,12 @@ class GossipPGA(DPSGD):
     algorithm 1, with a constant period).
     """
 
-    whole: ClassVar[bool] = False
+    atomic_step: ClassVar[bool] = False
 
     period: int = 10  # H
 
     @property
-    def boundary(self) -> int:
+    def join_interval(self) -> int:
         return self.period
 
     def check(self, size: int) -> None:
@@ -40,19 +40,21 @@ class GossipPGA(DPSGD):
         if self.period < 1:
             raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
 
-    def overlap(self, me: Learner) -> None:
+    def overlap(self, learner: Learner) -> None:
         pass  # nothing overlaps: what is mixed has this step's gradient in it
 
-    async def step(self, me: Learner) -> None:
-        me.descend()
+    async def step(self, learner: Learner) -> None:
+        learner.descend()
         self.steps += 1
         if self.steps % self.period == 0:
-            mean = await me.comm.mean(me.weights.clone(), weight=me.stands_for)
-            me.note("distance", float(torch.linalg.vector_norm(me.weights - mean)))
-            me.weights.copy_(mean)
+            mean = await learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
+            learner.log("distance", float(torch.linalg.vector_norm(learner.weights - mean)))
+            learner.weights.copy_(mean)
             return
-        shares = self.mixing.shares(me.comm.rank, me.comm.size, self.steps - 1)
-        arriving = [(share, me.comm.exchange(me.weights, to=link.to, of=link.of)) for link, share in shares]
-        me.weights.mul_(1.0 - sum(share for share, _ in arriving))
+        shares = self.mixing.shares(learner.comm.rank, learner.comm.size, self.steps - 1)
+        arriving = [
+            (share, learner.comm.exchange(learner.weights, to=link.to, source=link.source)) for link, share in shares
+        ]
+        learner.weights.mul_(1.0 - sum(share for share, _ in arriving))
         for share, theirs in arriving:
-            me.weights.add_(await theirs, alpha=share)
+            learner.weights.add_(await theirs, alpha=share)

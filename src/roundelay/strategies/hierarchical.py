@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.communicator import Later
+from roundelay.communicator import DeferredReply
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.adpsgd import ADPSGD
@@ -25,8 +25,9 @@ class Hierarchical(Strategy):
 
     Nodes claim minibatches as a whole, and each at the pace that ``outer`` sets.  A node weighs as much as its
     learners: in frames wherever ``outer`` goes by frames, and in a mean of weights by their number
-    (``me.stands_for``).  Servers of ``outer`` have ranks of their own, outside all nodes.  When neighbours change the
-    leader's weights between two steps, its node takes the next gradient at the weights it was sent, a mixing behind.
+    (``learner.multiplicity``).  Servers of ``outer`` have ranks of their own, outside all nodes.  If neighbours change
+    the leader's weights between two steps, its node takes the next gradient at the weights it was sent, one mixing
+    behind.
 
     Zhang et al., 2019 (arXiv 1907.05701, H-ADPSGD: AD-PSGD among nodes, synchronous SGD inside).  Departures: any
     strategy outside; nodes of unequal size, counted out in rank order, again after a loss.
@@ -51,8 +52,8 @@ class Hierarchical(Strategy):
             begin += count
         return nodes
 
-    def keeps(self, me: Learner) -> Sequence[slice] | None:
-        return self.outer.keeps(me) if self.leads else ()
+    def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
+        return self.outer.owned_parts(learner) if self.leads else ()
 
     def check(self, size: int) -> None:
         given = self.learners_per_node
@@ -63,45 +64,47 @@ class Hierarchical(Strategy):
             raise SettingsError(f"strategy.learners_per_node {given} has room for {sum(given)} learners, not {size}")
         self.outer.check(len(self.nodes(size)))
 
-    def pace(self, size: int) -> Sequence[Sequence[int]]:
+    def lockstep_groups(self, size: int) -> Sequence[Sequence[int]]:
         nodes = self.nodes(size)
-        return [[learner for node in group for learner in nodes[node]] for group in self.outer.pace(len(nodes))]
+        return [
+            [learner for node in group for learner in nodes[node]] for group in self.outer.lockstep_groups(len(nodes))
+        ]
 
-    def setup(self, me: Learner) -> None:
-        world, servers = me.comm, self.servers
+    def setup(self, learner: Learner) -> None:
+        world, servers = learner.comm, self.servers
         nodes = [[servers + learner for learner in node] for node in self.nodes(world.size - servers)]
         nodes = [*([server] for server in range(servers)), *nodes]
         leaders = [node[0] for node in nodes]
         self.inside = world.split(nodes)
         self.leads = self.inside.rank == 0
-        me.comm = world.split([leaders, *([rank] for node in nodes for rank in node[1:])])
-        me.stands_for = self.inside.size
+        learner.comm = world.split([leaders, *([rank] for node in nodes for rank in node[1:])])
+        learner.multiplicity = self.inside.size
         if self.leads:
-            self.outer.setup(me)
-            self.remark = self.outer.remark
+            self.outer.setup(learner)
+            self.fallback_note = self.outer.fallback_note
 
-    def overlap(self, me: Learner) -> None:
-        self.counting = self.inside.mean(torch.tensor([float(me.frames)], dtype=torch.float64))
+    def overlap(self, learner: Learner) -> None:
+        self.counting = self.inside.mean(torch.tensor([float(learner.frames)], dtype=torch.float64))
         if self.leads:
-            self.outer.overlap(me)
+            self.outer.overlap(learner)
 
-    async def step(self, me: Learner) -> None:
-        mine, mean_frames = me.frames, float(await self.counting)
-        await self.inside.mean(me.grad, weight=me.weight)
+    async def step(self, learner: Learner) -> None:
+        mine, mean_frames = learner.frames, float(await self.counting)
+        await self.inside.mean(learner.grad, weight=learner.weight)
         if self.leads:
-            me.frames = round(mean_frames * self.inside.size)
-            await self.outer.step(me)
-            me.frames = mine
-        await self.inside.broadcast(me.weights, root=0)
+            learner.frames = round(mean_frames * self.inside.size)
+            await self.outer.step(learner)
+            learner.frames = mine
+        await self.inside.broadcast(learner.weights, root=0)
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
-        return self.outer.serve(me, theirs, of)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
+        return self.outer.serve(learner, theirs, source)
 
-    async def rest(self, me: Learner) -> None:
+    async def before_barrier(self, learner: Learner) -> None:
         if self.leads:
-            await self.outer.rest(me)
-        await self.inside.broadcast(me.weights, root=0)
+            await self.outer.before_barrier(learner)
+        await self.inside.broadcast(learner.weights, root=0)
 
-    async def consensus(self, me: Learner) -> Tensor:
-        consensus = await self.outer.consensus(me) if self.leads else me.weights.clone()
+    async def consensus(self, learner: Learner) -> Tensor:
+        consensus = await self.outer.consensus(learner) if self.leads else learner.weights.clone()
         return await self.inside.broadcast(consensus, root=0)

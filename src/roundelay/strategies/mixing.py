@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.strategies.topologies import Link, Topology
+from roundelay.strategies.topologies import Edge, Topology
 
-__all__ = ["Given", "Mixing", "check_matrix", "contraction"]
+__all__ = ["MatrixMixing", "Mixing", "check_matrix", "contraction"]
 
 Weighting = Literal["uniform", "metropolis"]
 
@@ -41,12 +41,12 @@ class Mixing:
         for iteration in range(max(1, self.topology.cycle(size))):
             check_matrix(self.matrix(size, iteration), f"{self.weighting} shares on topology {self.topology.name!r}")
 
-    def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Link, float]]:
+    def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Edge, float]]:
         """Return the links of ``rank`` with the share of what comes in by each; its own share is the rest."""
         links = self.topology.links(rank, size, iteration)
         if self.weighting == "uniform":
             return [(link, 1.0 / (len(links) + 1)) for link in links]
-        degrees = [len(self.topology.links(link.of, size, iteration)) for link in links]
+        degrees = [len(self.topology.links(link.source, size, iteration)) for link in links]
         return [(link, 1.0 / (1 + max(len(links), d))) for link, d in zip(links, degrees, strict=True)]
 
     def matrix(self, size: int, iteration: int = 0) -> Tensor:
@@ -55,13 +55,13 @@ class Mixing:
         for rank, row in enumerate(rows):
             shares = self.shares(rank, size, iteration)
             for link, share in shares:
-                row[link.of] += share
+                row[link.source] += share
             row[rank] += 1.0 - sum(share for _, share in shares)
         return torch.tensor(rows, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class Given:
+class MatrixMixing:
     """A mixing matrix of the user's own, which must be symmetric, as D-PSGD asks, and doubly stochastic."""
 
     rows: tuple[tuple[float, ...], ...]
@@ -84,9 +84,9 @@ class Given:
                 f"({b}, {a}) is {self.rows[b][a]:g}"
             )
 
-    def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Link, float]]:
+    def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Edge, float]]:
         """Return the links of ``rank`` with their shares."""
-        return [(Link(k, k), share) for k, share in enumerate(self.rows[rank]) if share and k != rank]
+        return [(Edge(k, k), share) for k, share in enumerate(self.rows[rank]) if share and k != rank]
 
     def matrix(self, size: int, iteration: int = 0) -> Tensor:
         """Return $T$; float64."""

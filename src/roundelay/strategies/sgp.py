@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundelay.learner import Learner
-from roundelay.strategies.topologies import Graph, Topology, find_topology, fitting
+from roundelay.strategies.topologies import FixedGraph, Topology, find_topology, fitting
 from roundelay.strategy import Strategy
 
 
@@ -25,7 +25,7 @@ class SGP(Strategy):
     Whatever is sent arrives somewhere: columns of $P$ sum to 1 and the push-sum weights $\omega$ to $n$, and so $z_l$
     tends to the mean even where the rows do not sum to 1.  On the one-peer exponential graph, the default, they do,
     and $\omega = 1$; on ``edges`` of uneven degree they do not.  Gradients are taken at $z$, which is what
-    ``me.weights`` holds; buffers ride along in it.
+    ``learner.weights`` holds; buffers ride along in it.
 
     Assran, Loizou, Ballas & Rabbat, 2019, "Stochastic gradient push for distributed deep learning" (arXiv 1811.10792,
     algorithm 1).
@@ -40,31 +40,31 @@ class SGP(Strategy):
     def check(self, size: int) -> None:
         self._wanted().check(size)
 
-    def setup(self, me: Learner) -> None:
-        wanted, self.steps, self.push_weight, self.remark = self._wanted(), 0, 1.0, ""  # omega
-        self.graph = fitting(wanted, me.comm.size)
+    def setup(self, learner: Learner) -> None:
+        wanted, self.steps, self.push_weight, self.fallback_note = self._wanted(), 0, 1.0, ""  # omega
+        self.graph = fitting(wanted, learner.comm.size)
         if self.graph is not wanted:
-            self.remark = f"{wanted.name} does not fit {me.comm.size} learners: {self.graph.name} instead"
+            self.fallback_note = f"{wanted.name} does not fit {learner.comm.size} learners: {self.graph.name} instead"
 
-    async def step(self, me: Learner) -> None:
-        x = me.weights.mul_(self.push_weight)
-        me.descend()
-        links = self.graph.links(me.comm.rank, me.comm.size, self.steps)
+    async def step(self, learner: Learner) -> None:
+        x = learner.weights.mul_(self.push_weight)
+        learner.descend()
+        links = self.graph.links(learner.comm.rank, learner.comm.size, self.steps)
         share = 1.0 / (1 + len(links))
         x.mul_(share)
         self.push_weight *= share
         pushed = torch.cat([x, x[:1].clone().fill_(self.push_weight)])
-        for arriving in [me.comm.exchange(pushed, to=link.to, of=link.of) for link in links]:
+        for arriving in [learner.comm.exchange(pushed, to=link.to, source=link.source) for link in links]:
             theirs = await arriving
             x.add_(theirs[:-1])
             self.push_weight += float(theirs[-1:])
         x.div_(self.push_weight)
         self.steps += 1
 
-    async def consensus(self, me: Learner) -> Tensor:
-        return await me.comm.mean(me.weights.clone(), weight=self.push_weight)  # the mean of x
+    async def consensus(self, learner: Learner) -> Tensor:
+        return await learner.comm.mean(learner.weights.clone(), weight=self.push_weight)  # the mean of x
 
     def _wanted(self) -> Topology:
         if self.edges is not None:
-            return Graph(tuple((a, b) for a, b in self.edges))
+            return FixedGraph(tuple((a, b) for a, b in self.edges))
         return find_topology(self.topology, seed=self.seed)

@@ -30,7 +30,7 @@ class SlowMo(Strategy):
     """
 
     state: ClassVar[tuple[str, ...]] = ("anchor", "slow", "last_rate", "steps")
-    shared: ClassVar[tuple[str, ...]] = ("slow",)
+    replicated: ClassVar[tuple[str, ...]] = ("slow",)
 
     period: int = 10  # tau, in steps
     momentum: float = 0.5  # beta
@@ -38,7 +38,7 @@ class SlowMo(Strategy):
     optimizer_state: OptimizerState = "keep"
 
     @property
-    def boundary(self) -> int:
+    def join_interval(self) -> int:
         return self.period
 
     def check(self, size: int) -> None:
@@ -49,24 +49,24 @@ class SlowMo(Strategy):
         if self.slow_rate <= 0:
             raise SettingsError(f"strategy.slow_rate must be above 0, not {self.slow_rate}")
 
-    def setup(self, me: Learner) -> None:
-        self.start_from(me, torch.zeros_like(me.weights[: me.tail]))
+    def setup(self, learner: Learner) -> None:
+        self.start_from(learner, torch.zeros_like(learner.weights[: learner.tail]))
 
-    def regroup(self, me: Learner) -> None:
-        self.start_from(me, self.slow)
+    def regroup(self, learner: Learner) -> None:
+        self.start_from(learner, self.slow)
 
-    def start_from(self, me: Learner, slow: Tensor) -> None:
-        """Begin at ``me.weights`` with this momentum."""
-        self.steps, self.slow, self.anchor = 0, slow, me.weights[: me.tail].clone()
-        self.last_rate = _rate(me)
+    def start_from(self, learner: Learner, slow: Tensor) -> None:
+        """Begin at ``learner.weights`` with this momentum."""
+        self.steps, self.slow, self.anchor = 0, slow, learner.weights[: learner.tail].clone()
+        self.last_rate = _rate(learner)
 
-    async def step(self, me: Learner) -> None:
-        me.descend()
+    async def step(self, learner: Learner) -> None:
+        learner.descend()
         self.steps += 1
         if self.steps % self.period == 0:
-            await me.comm.mean(me.weights, weight=me.stands_for)
-            await me.settle(self.optimizer_state, me.comm)
-            rate, parameters = _rate(me), me.weights[: me.tail]
+            await learner.comm.mean(learner.weights, weight=learner.multiplicity)
+            await learner.sync_optimizer(self.optimizer_state, learner.comm)
+            rate, parameters = _rate(learner), learner.weights[: learner.tail]
             self.slow.mul_(self.momentum * (rate / self.last_rate if self.last_rate else 1.0))
             self.slow.add_(self.anchor - parameters)
             self.anchor.sub_(self.slow * self.slow_rate)
@@ -74,6 +74,6 @@ class SlowMo(Strategy):
             self.last_rate = rate
 
 
-def _rate(me: Learner) -> float:
+def _rate(learner: Learner) -> float:
     """Return the learning rate of this moment, gamma; of several groups of parameters the first has it."""
-    return me.optimizer.param_groups[0]["lr"] * me.factor if me.optimizer is not None else 0.0
+    return learner.optimizer.param_groups[0]["lr"] * learner.lr_factor if learner.optimizer is not None else 0.0

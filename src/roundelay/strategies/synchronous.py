@@ -27,7 +27,7 @@ class Synchronous(Strategy):
     """
 
     state: ClassVar[tuple[str, ...]] = ("residual", "factors")
-    whole: ClassVar[bool] = True
+    atomic_step: ClassVar[bool] = True
     bucket_bytes: int = 0
     compression: Compression | None = None
 
@@ -40,27 +40,27 @@ class Synchronous(Strategy):
                 kind = type(self.compression).__name__
                 raise SettingsError(f"strategy.compression {kind} needs bucket_bytes = 0, not {self.bucket_bytes}")
 
-    def setup(self, me: Learner) -> None:
+    def setup(self, learner: Learner) -> None:
         self.averaging: list[Awaitable[Tensor]] = []
-        self.residual = self.factors = me.weights.new_zeros(0)
+        self.residual = self.factors = learner.weights.new_zeros(0)
         if self.compression is not None:
-            self.residual, self.factors = me.weights.new_zeros(me.tail), self.compression.factors(me)
+            self.residual, self.factors = learner.weights.new_zeros(learner.tail), self.compression.factors(learner)
 
-    def overlap(self, me: Learner) -> None:
+    def overlap(self, learner: Learner) -> None:
         self.averaging = []
 
-    def ready(self, me: Learner, part: slice) -> None:
-        self.averaging.append(me.comm.mean(me.grad[part], weight=me.weight))
+    def ready(self, learner: Learner, part: slice) -> None:
+        self.averaging.append(learner.comm.mean(learner.grad[part], weight=learner.weight))
 
-    async def step(self, me: Learner) -> None:
-        if me.comm.size == 1:
-            return me.descend()
+    async def step(self, learner: Learner) -> None:
+        if learner.comm.size == 1:
+            return learner.descend()
         if self.compression is not None:
-            self.residual, self.factors = await self.compression.mean(me, self.residual, self.factors)
+            self.residual, self.factors = await self.compression.mean(learner, self.residual, self.factors)
         else:
-            for part in self.averaging or [me.comm.mean(me.grad, weight=me.weight)]:
+            for part in self.averaging or [learner.comm.mean(learner.grad, weight=learner.weight)]:
                 await part
-        return me.descend(me.grad)
+        return learner.descend(learner.grad)
 
-    async def consensus(self, me: Learner) -> Tensor:
-        return me.weights.clone()
+    async def consensus(self, learner: Learner) -> Tensor:
+        return learner.weights.clone()

@@ -10,14 +10,24 @@ import torch
 
 from roundelay.errors import SettingsError, suggest
 
-__all__ = ["TOPOLOGIES", "Bipartite", "Graph", "Link", "RandomRing", "Ring", "Topology", "find_topology", "fitting"]
+__all__ = [
+    "TOPOLOGIES",
+    "Bipartite",
+    "Edge",
+    "FixedGraph",
+    "RandomRing",
+    "Ring",
+    "Topology",
+    "find_topology",
+    "fitting",
+]
 
 
-class Link(NamedTuple):
-    """One exchange: send to ``to``, receive from ``of``; the same rank in an undirected graph."""
+class Edge(NamedTuple):
+    """One exchange: send to ``to``, receive from ``source``; the same rank in an undirected graph."""
 
     to: int
-    of: int
+    source: int
 
 
 class Topology:
@@ -44,13 +54,13 @@ class Topology:
         """Return after how many iterations it repeats; 0: never, it is random."""
         return 1
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the exchanges of ``rank`` at an iteration; as many come in as go out."""
         raise NotImplementedError
 
     def neighbours(self, rank: int, size: int, iteration: int = 0) -> list[int]:
         """Return those whom ``rank`` hears."""
-        return [link.of for link in self.links(rank, size, iteration)]
+        return [link.source for link in self.links(rank, size, iteration)]
 
 
 @dataclass(frozen=True)
@@ -59,9 +69,9 @@ class Ring(Topology):
 
     name: ClassVar[str] = "ring"
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the links to the left and to the right; with two learners these are one."""
-        return [Link(peer, peer) for peer in sorted({(rank - 1) % size, (rank + 1) % size} - {rank})]
+        return [Edge(peer, peer) for peer in sorted({(rank - 1) % size, (rank + 1) % size} - {rank})]
 
 
 @dataclass(frozen=True)
@@ -76,11 +86,11 @@ class RandomRing(Topology):
         """Never repeat, unless the learners are so few that every ring is the same."""
         return 1 if size <= 3 else 0
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the links to the left and to the right in this iteration's order."""
         order, place = _permutation(self.seed, size, iteration)
         here = place[rank]
-        return [Link(peer, peer) for peer in sorted({order[here - 1], order[(here + 1) % size]} - {rank})]
+        return [Edge(peer, peer) for peer in sorted({order[here - 1], order[(here + 1) % size]} - {rank})]
 
 
 @dataclass(frozen=True)
@@ -89,13 +99,13 @@ class Complete(Topology):
 
     name: ClassVar[str] = "complete"
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the links to all others."""
-        return [Link(peer, peer) for peer in range(size) if peer != rank]
+        return [Edge(peer, peer) for peer in range(size) if peer != rank]
 
 
 @dataclass(frozen=True)
-class Exponential(Topology):
+class ExponentialGraph(Topology):
     """One peer an iteration, 1, 2, 4, … places on: the mean after log2(n) rounds where n is a power of two."""
 
     name: ClassVar[str] = "exponential"
@@ -104,12 +114,12 @@ class Exponential(Topology):
         """Return the number of distances."""
         return max(1, (size - 1).bit_length())
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return one directed link, 2^k places on."""
         if size == 1:
             return []
         distance = 1 << iteration % self.cycle(size)
-        return [Link((rank + distance) % size, (rank - distance) % size)]
+        return [Edge((rank + distance) % size, (rank - distance) % size)]
 
 
 @dataclass(frozen=True)
@@ -118,9 +128,9 @@ class StaticExponential(Topology):
 
     name: ClassVar[str] = "static-exponential"
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return a directed link for each distance."""
-        return [Link((rank + (1 << k)) % size, (rank - (1 << k)) % size) for k in range((size - 1).bit_length())]
+        return [Edge((rank + (1 << k)) % size, (rank - (1 << k)) % size) for k in range((size - 1).bit_length())]
 
 
 @dataclass(frozen=True)
@@ -139,18 +149,18 @@ class Butterfly(Topology):
 
     def fallback(self) -> Topology:
         """Return the one-peer exponential graph."""
-        return Exponential()
+        return ExponentialGraph()
 
     def cycle(self, size: int) -> int:
         """Return the number of bits of a rank."""
         return max(1, (size - 1).bit_length())
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the link to the partner of this round."""
         if size == 1:
             return []
         partner = rank ^ 1 << iteration % self.cycle(size)
-        return [Link(partner, partner)]
+        return [Edge(partner, partner)]
 
 
 @dataclass(frozen=True)
@@ -163,12 +173,12 @@ class HoppingRing(Topology):
         """Return the number of distances."""
         return max(1, size - 1)
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return one directed link."""
         if size == 1:
             return []
         distance = 1 + iteration % (size - 1)
-        return [Link((rank + distance) % size, (rank - distance) % size)]
+        return [Edge((rank + distance) % size, (rank - distance) % size)]
 
 
 @dataclass(frozen=True)
@@ -200,17 +210,17 @@ class Bipartite(Topology):
         """Return the number of distances."""
         return 1 + ((size + 1) // 2 - 1).bit_length()
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the link to the partner of this iteration, if there is one."""
         actives, number = (size + 1) // 2, rank // 2  # our number among those of our kind
         hop = (0, *(1 << k for k in range(self.cycle(size) - 1)))[iteration % self.cycle(size)]
         active = self.active(rank)
         partner = 2 * ((number + hop) % actives) + 1 if active else 2 * ((number - hop) % actives)
-        return [Link(partner, partner)] if partner < size else []
+        return [Edge(partner, partner)] if partner < size else []
 
 
 @dataclass(frozen=True)
-class Graph(Topology):
+class FixedGraph(Topology):
     """The undirected graph of these edges; where it no longer fits, its learners go on in a ring."""
 
     name: ClassVar[str] = "graph"
@@ -234,9 +244,9 @@ class Graph(Topology):
         """Return the ring."""
         return Ring()
 
-    def links(self, rank: int, size: int, iteration: int = 0) -> list[Link]:
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return a link for each edge."""
-        return [Link(peer, peer) for peer in self._peers(rank)]
+        return [Edge(peer, peer) for peer in self._peers(rank)]
 
     def _peers(self, rank: int) -> list[int]:
         return sorted({a + b - rank for a, b in self.edges if rank in (a, b) and a != b})
@@ -245,7 +255,7 @@ class Graph(Topology):
 TOPOLOGIES: dict[str, type[Topology]] = {
     topology.name: topology
     for topology in (
-        *(Bipartite, Butterfly, Complete, Exponential),
+        *(Bipartite, Butterfly, Complete, ExponentialGraph),
         *(HoppingRing, RandomRing, Ring, StaticExponential),
     )
 }

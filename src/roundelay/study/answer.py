@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from roundelay.study.schema import Answer, Cell, Group, Row, Target, Trials
+from roundelay.study.schema import Answer, CellResult, RowGroup, StrategyRow, Target, Trials
 from roundelay.study.statistics import FEWEST, better, chance, compare_times, spread
 
 __all__ = ["answer_group", "answer_study", "say_score"]
@@ -20,7 +20,12 @@ def say_score(name: str, value: float) -> str:
 
 
 def answer_group(
-    group: Group, groups: Sequence[Group], target: Target, *, trials: Sequence[Trials], cells: Sequence[Cell]
+    group: RowGroup,
+    groups: Sequence[RowGroup],
+    target: Target,
+    *,
+    trials: Sequence[Trials],
+    cells: Sequence[CellResult],
 ) -> Answer:
     """Answer for one set of conditions."""
     ranked = [row for row in group["rows"] if row["rank"] is not None]
@@ -47,7 +52,7 @@ def answer_group(
     }
 
 
-def answer_study(groups: Sequence[Group], target: Target, *, missing: int, budget: float) -> Answer:
+def answer_study(groups: Sequence[RowGroup], target: Target, *, missing: int, budget: float) -> Answer:
     """Answer for the whole study: the group with the most learners, and a sentence for each other kind of group."""
     if not groups:
         return {
@@ -73,11 +78,11 @@ def answer_study(groups: Sequence[Group], target: Target, *, missing: int, budge
     return whole
 
 
-def _place(group: Group) -> tuple[str, str, str]:
+def _place(group: RowGroup) -> tuple[str, str, str]:
     return group["key"]["on"], group["key"]["cluster"], group["key"]["model"]
 
 
-def _conditions(group: Group) -> str:
+def _conditions(group: RowGroup) -> str:
     key = group["key"]
     count = "one learner" if key["learners"] == 1 else f"{key['learners']} learners"
     words = [f"{count} on processes" if key["on"] == "processes" else f"{count} in the simulator"]
@@ -97,17 +102,17 @@ def _goal(target: Target) -> str:
     return f"{target['score']} {say_score(target['score'], target['value'])}"
 
 
-def _seconds(row: Row) -> str:
+def _seconds(row: StrategyRow) -> str:
     return f"{row['time']['median']:.3g} s of {row['clock']} time"
 
 
-def _ratio(first: Row, second: Row | None) -> float | None:
+def _ratio(first: StrategyRow, second: StrategyRow | None) -> float | None:
     if second is None or not first["time"]["median"] or second["time"]["median"] is None:
         return None
     return second["time"]["median"] / first["time"]["median"]
 
 
-def _headline(group: Group, target: Target, first: Row, second: Row | None) -> str:
+def _headline(group: RowGroup, target: Target, first: StrategyRow, second: StrategyRow | None) -> str:
     ratio, where = _ratio(first, second), _first_word(_conditions(group))
     said = f"{where}: {first['strategy']} reaches {_goal(target)} first, in {_seconds(first)}"
     if second is not None and ratio is not None and ratio < ABOUT_EQUAL:
@@ -120,7 +125,7 @@ def _headline(group: Group, target: Target, first: Row, second: Row | None) -> s
     return said + "."
 
 
-def _nobody(group: Group, target: Target) -> Answer:
+def _nobody(group: RowGroup, target: Target) -> Answer:
     best = min(group["rows"], key=lambda row: _number(row["score"]["median"]))
     said = f"{_first_word(_conditions(group))}: no strategy that counts reached {_goal(target)} in most of its seeds"
     score = best["score"]["median"]
@@ -132,7 +137,7 @@ def _nobody(group: Group, target: Target) -> Answer:
     }  # fmt: skip
 
 
-def _certainty(first: Row, second: Row | None) -> list[str]:
+def _certainty(first: StrategyRow, second: StrategyRow | None) -> list[str]:
     if second is None:
         return ["No other strategy that counts reached the target, so there is no runner-up."]
     seeds = len(first["seeds"])
@@ -150,14 +155,14 @@ def _certainty(first: Row, second: Row | None) -> list[str]:
     return [f"Which of the two is faster is open: {first['strategy']} is in {wins} of {seeds} seeds{odds}."]
 
 
-def _behind(ranked: Sequence[Row]) -> list[str]:
+def _behind(ranked: Sequence[StrategyRow]) -> list[str]:
     """Say how much longer those take that come after the first two."""
     ratios = [(row["strategy"], _ratio(ranked[0], row)) for row in ranked[2:]]
     said = [f"{name} {ratio:.3g}" for name, ratio in ratios if ratio is not None]
     return [f"The others take: {', '.join(said)} times as long as {ranked[0]['strategy']}."] if said else []
 
 
-def _left_out(group: Group, target: Target) -> list[str]:
+def _left_out(group: RowGroup, target: Target) -> list[str]:
     sentences = []
     outside = [row["strategy"] for row in group["rows"] if row["regime"]]
     if outside:
@@ -175,7 +180,7 @@ def _left_out(group: Group, target: Target) -> list[str]:
     return sentences
 
 
-def _other_conditions(group: Group, groups: Sequence[Group], first: Row) -> list[str]:
+def _other_conditions(group: RowGroup, groups: Sequence[RowGroup], first: StrategyRow) -> list[str]:
     """Name the conditions under which another strategy is first."""
     changes = []
     for other in groups:
@@ -188,7 +193,7 @@ def _other_conditions(group: Group, groups: Sequence[Group], first: Row) -> list
     return changes
 
 
-def _other_targets(group: Group, target: Target, cells: Sequence[Cell], first: Row) -> list[str]:
+def _other_targets(group: RowGroup, target: Target, cells: Sequence[CellResult], first: StrategyRow) -> list[str]:
     """Name the nearest target on each side at which another strategy would be first."""
     name = target["score"]
     curves = {
@@ -212,7 +217,7 @@ def _other_targets(group: Group, target: Target, cells: Sequence[Cell], first: R
     return changes
 
 
-def _winner_at(curves: dict[str, list[Cell]], name: str, value: float) -> str | None:
+def _winner_at(curves: dict[str, list[CellResult]], name: str, value: float) -> str | None:
     times = {
         strategy: spread([_reached(cell, name, value) for cell in alike])["median"]
         for strategy, alike in curves.items()
@@ -221,11 +226,11 @@ def _winner_at(curves: dict[str, list[Cell]], name: str, value: float) -> str | 
     return min(known, key=lambda strategy: known[strategy]) if known else None
 
 
-def _reached(cell: Cell, name: str, value: float) -> float | None:
+def _reached(cell: CellResult, name: str, value: float) -> float | None:
     return next((p["seconds"] for p in cell["curve"] if p["scores"].get(name, math.inf) <= value), None)
 
 
-def _other_measures(group: Group, target: Target, first: Row) -> list[str]:
+def _other_measures(group: RowGroup, target: Target, first: StrategyRow) -> list[str]:
     """Name who would be first if something other than time counted."""
     name, changes = target["score"], []
     inside = [row for row in group["rows"] if not row["regime"]]
@@ -250,11 +255,11 @@ def _other_measures(group: Group, target: Target, first: Row) -> list[str]:
     return changes
 
 
-def _words(row: Row) -> float:
+def _words(row: StrategyRow) -> float:
     return math.inf if row["wer"] is None else _number(row["wer"]["median"])
 
 
-def _short_periods(group: Group) -> list[str]:
+def _short_periods(group: RowGroup) -> list[str]:
     return [
         f"{row['strategy']} communicated every {_steps(row['period'])} for enough blocks to fit, where every "
         f"{_steps(row['usual_period'])} is usual: a longer budget would let it save communication."
@@ -267,7 +272,7 @@ def _steps(period: int) -> str:
     return "step" if period == 1 else f"{period} steps"
 
 
-def _edges(group: Group, trials: Sequence[Trials]) -> list[str]:
+def _edges(group: RowGroup, trials: Sequence[Trials]) -> list[str]:
     key = group["key"]
     at_edge = [
         trial["strategy"]

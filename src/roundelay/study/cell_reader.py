@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from roundelay.runs.history import Details
 from roundelay.runs.reader import finite, read_object
-from roundelay.study.schema import Cell, Target
+from roundelay.study.schema import CellResult, Target
 
 __all__ = ["read_cell"]
 
@@ -16,7 +16,7 @@ Status = Literal["done", "failed", "diverged", "interrupted"]
 STATUSES = ("done", "failed", "diverged", "interrupted")
 
 
-def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: Details) -> Cell:
+def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: Details) -> CellResult:
     """Say what came of a planned cell that was begun; one without a whole ``cell.json`` was interrupted."""
     outcome = read_object(folder / "runs" / planned["name"] / "cell.json")
     outcome = outcome or {"status": "interrupted", "error": "stopped while it was computed"}

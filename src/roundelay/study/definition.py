@@ -14,14 +14,14 @@ from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.settings import assign
 from roundelay.strategies import STRATEGIES
 
-__all__ = ["Decoding", "Part", "Study", "Target", "Tuning", "merge"]
+__all__ = ["Decoding", "Part", "Study", "TargetSettings", "Tuning", "merge"]
 
 Table = dict[str, Any]
 On = Literal["simulator", "processes"]
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetSettings:
     """What is to be reached on dev, fixed before anything runs."""
 
     value: float
@@ -76,7 +76,7 @@ class Study:
     """What is trained: a file, relative to the study's, or the settings themselves."""
     strategies: list[str | Table]
     """Names, or tables of settings with a ``name``, a ``label`` and a ``scale`` (the power of N in the rate)."""
-    target: Target
+    target: TargetSettings
     title: str = ""
     learners: list[int] = field(default_factory=lambda: [1])
     seeds: list[int] = field(default_factory=lambda: [1])

@@ -18,14 +18,14 @@ from roundelay.study.definition import Part, Study, Table, merge
 from roundelay.study.regimes import Fitted, fit_period, nodes_for, scaled, scaling
 from roundelay.tasks import TASKS
 
-__all__ = ["Cell", "Matrix", "describe", "expand"]
+__all__ = ["Matrix", "PlannedCell", "describe", "expand"]
 
 SPANS = 300  # of each learner are enough for a timeline; a study has many runs
 HERE = "this machine"
 
 
 @dataclass
-class Cell:
+class PlannedCell:
     """One run of a study."""
 
     strategy: str
@@ -55,7 +55,7 @@ class Cell:
         """The name of the run's folder."""
         return f"{self.base}-trial-{self.rate:g}" if self.trial else f"{self.base}-seed-{self.seed}"
 
-    def at(self, rate: float) -> Cell:
+    def at(self, rate: float) -> PlannedCell:
         """Return the cell with its learning rate set."""
         settings = copy.deepcopy(self.settings)
         settings.setdefault("optimizer", {"name": "SGD"})["lr"] = rate
@@ -71,8 +71,8 @@ class Cell:
 class Matrix:
     """All cells of a study; those that count wait for the trials of their `Cell.base`."""
 
-    trials: list[Cell]
-    cells: list[Cell]
+    trials: list[PlannedCell]
+    cells: list[PlannedCell]
     baseline: str
     """How the study labels the strategy of the baseline."""
 
@@ -84,7 +84,7 @@ class Matrix:
 
 def expand(study: Study) -> Matrix:
     """Make every cell, and see that its settings hold and its budget is everyone's."""
-    maker, cells = _Maker(study), dict[str, Cell]()
+    maker, cells = _Maker(study), dict[str, PlannedCell]()
     for cell in _cells(study, maker):  # parts may overlap, and the baseline may be one of the strategies
         if cells.setdefault(cell.name, cell).digest() != cell.digest():
             raise SettingsError(
@@ -96,7 +96,7 @@ def expand(study: Study) -> Matrix:
     return Matrix(trials, list(cells.values()), _baseline(study, study.strategies).get("label", study.baseline))
 
 
-def describe(cell: Cell) -> dict[str, Any]:
+def describe(cell: PlannedCell) -> dict[str, Any]:
     """Say which cell it is, as ``cell.json`` and ``study.json`` have it."""
     names = ("name", "strategy", "learners", "model", "cluster", "on", "seed", "rate", "trial", "frames")
     return {name: getattr(cell, name) for name in names} | {
@@ -107,7 +107,7 @@ def describe(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _cells(study: Study, maker: _Maker) -> Iterator[Cell]:
+def _cells(study: Study, maker: _Maker) -> Iterator[PlannedCell]:
     for part in study.all_parts():
         entries = [{"name": each} if isinstance(each, str) else each for each in part.strategies or []]
         for entry in entries:
@@ -121,7 +121,7 @@ def _baseline(study: Study, entries: Sequence[str | Table]) -> Table:
     return next((entry for entry in tables if entry["name"] == study.baseline), {"name": study.baseline})
 
 
-def _of_group(part: Part, maker: _Maker, entry: Table, learners: int) -> Iterator[Cell]:
+def _of_group(part: Part, maker: _Maker, entry: Table, learners: int) -> Iterator[PlannedCell]:
     for model in part.models or [""]:
         for cluster in (part.clusters or [""]) if part.on == "simulator" else [HERE]:
             for seed in part.seeds or []:
@@ -135,7 +135,7 @@ class _Maker:
         self.study = study
         self._epochs: dict[str, tuple[int, int]] = {}
 
-    def cell(self, entry: Table, learners: int, model: str, cluster: str, *, on: str, seed: int) -> Cell:
+    def cell(self, entry: Table, learners: int, model: str, cluster: str, *, on: str, seed: int) -> PlannedCell:
         """Make one; its rate is the experiment's, scaled, unless there are trials to choose it."""
         study, entry = self.study, dict(entry)
         label, power = entry.pop("label", entry["name"]), entry.pop("scale", None)
@@ -156,14 +156,14 @@ class _Maker:
         fitted = fit_period(entry, minibatches=minibatches, learners=learners, wanted=study.blocks)
         if power is None:
             power = scaling(entry["name"], common_batch=common)
-        made = Cell(
+        made = PlannedCell(
             label, learners, model, cluster, on, seed, table, minibatches, frames, fitted=fitted, power=power
         )  # fmt: skip
         tuned = made.at(scaled(_rate(table), learners, power))
         tuned.settings = config.build(Experiment, tuned.settings, made.base).plain()
         return dataclasses.replace(tuned, rate=None) if study.tuning.rates else tuned
 
-    def trial(self, cell: Cell, rate: float) -> Cell:
+    def trial(self, cell: PlannedCell, rate: float) -> PlannedCell:
         """Make the trial of a cell at ``rate`` for one learner."""
         tuning, settings = self.study.tuning, copy.deepcopy(cell.settings)
         minibatches = _whole_rounds(tuning.share * cell.minibatches, cell.learners)
@@ -237,7 +237,7 @@ def _fit_nodes(entry: Table, cluster: Table, learners: int) -> None:
     entry["learners_per_node"] = sizes if len(sizes) > 1 and max(sizes) > 1 else nodes_for(learners)
 
 
-def _check_frames(cells: list[Cell]) -> None:
+def _check_frames(cells: list[PlannedCell]) -> None:
     least, most = min(cell.frames for cell in cells), max(cell.frames for cell in cells)
     if most > 1.02 * least:
         raise SettingsError(

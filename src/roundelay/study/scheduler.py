@@ -16,7 +16,7 @@ from roundelay.errors import SettingsError
 from roundelay.runs.history import read_details
 from roundelay.study.cell_worker import conclude
 from roundelay.study.definition import Study
-from roundelay.study.matrix import Cell, Matrix, expand
+from roundelay.study.matrix import Matrix, PlannedCell, expand
 from roundelay.study.statistics import settled
 from roundelay.study.study_folder import StudyFolder
 
@@ -33,7 +33,7 @@ class Watcher(Protocol):
     def planned(self, total: int, done: int) -> None:
         """Hear how many cells there are, and how many were computed before."""
 
-    def started(self, slot: int, cell: Cell) -> None:
+    def started(self, slot: int, cell: PlannedCell) -> None:
         """Hear that a cell is being computed."""
 
     def progressed(self, slot: int, share: float) -> None:
@@ -59,9 +59,9 @@ class Scheduler:
         self.matrix: Matrix = expand(study)
         self.outcomes: dict[str, Outcome] = {}
         self.computed: list[str] = []
-        self._waiting: list[Cell] = []  # for their trials
-        self._ready: list[Cell] = []
-        self._trials: dict[str, list[Cell]] = {}
+        self._waiting: list[PlannedCell] = []  # for their trials
+        self._ready: list[PlannedCell] = []
+        self._trials: dict[str, list[PlannedCell]] = {}
         self._rates: dict[str, float] = {}
         for trial in self.matrix.trials:
             self._trials.setdefault(trial.base, []).append(trial)
@@ -93,7 +93,7 @@ class Scheduler:
         self._waiting = list(self.matrix.cells)
         self._release()
 
-    def _take(self, cell: Cell) -> None:
+    def _take(self, cell: PlannedCell) -> None:
         """Keep the outcome of a cell that is computed; line up one that is not."""
         outcome = self.folder.outcome(cell)
         if outcome is None or (self.retry and outcome["status"] != "done"):
@@ -117,7 +117,7 @@ class Scheduler:
         # By seed, so that a study that is stopped has seen all strategies alike.
         self._ready.sort(key=lambda cell: (cell.on == "processes", not cell.trial, cell.seed))
 
-    def _choose(self, base: str, trials: Sequence[Cell]) -> float:
+    def _choose(self, base: str, trials: Sequence[PlannedCell]) -> float:
         """Return the rate that a seed was computed with before, so that all have one; else that of the best trial."""
         seeds = [cell for cell in self.matrix.cells if cell.base == base]
         rates = {trial.rate or 0.0: trial.name for trial in trials}
@@ -180,7 +180,7 @@ class _Crew:
         self._size, self._lock, self._log = size, lock, log
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._jobs: dict[int, dict[str, Any]] = {}
-        self.busy: dict[int, tuple[Cell, _Tail]] = {}
+        self.busy: dict[int, tuple[PlannedCell, _Tail]] = {}
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> _Crew:
@@ -209,7 +209,7 @@ class _Crew:
         """Return a slot without work."""
         return next((slot for slot in range(self._size) if slot not in self.busy), None)
 
-    def give(self, slot: int, cell: Cell, job: dict[str, Any]) -> None:
+    def give(self, slot: int, cell: PlannedCell, job: dict[str, Any]) -> None:
         """Have a cell computed."""
         process = self._processes.get(slot) or self._hire(slot)
         assert process.stdin is not None

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-__all__ = ["Answer", "Cell", "Group", "Key", "Point", "Profile", "Row", "Spread", "Summary", "Target", "Trials"]
+__all__ = [
+    "Answer",
+    "CellResult",
+    "Key",
+    "Point",
+    "Profile",
+    "RowGroup",
+    "Spread",
+    "StrategyRow",
+    "Summary",
+    "Target",
+    "Trials",
+]
 
 Certainty = Literal["clear", "likely", "open", "none"]
 """Ranges over three seeds or more do not touch; better in every seed; too close or too few; nothing to compare."""
@@ -51,7 +63,7 @@ class Key(TypedDict):
     learners: int
 
 
-class Cell(TypedDict):
+class CellResult(TypedDict):
     """One run: what its ``cell.json`` says, and its evaluations."""
 
     name: str
@@ -89,7 +101,7 @@ class Cell(TypedDict):
     """What is wrong with the cell's files, where something is: a missing record, a line cut off."""
 
 
-class Row(TypedDict):
+class StrategyRow(TypedDict):
     """A strategy in a group: its seeds together."""
 
     strategy: str
@@ -146,14 +158,14 @@ class Answer(TypedDict):
     """The runner-up's median time over the winner's."""
 
 
-class Group(TypedDict):
+class RowGroup(TypedDict):
     """The strategies under one set of conditions, the best first, unranked ones after them."""
 
     key: Key
     baseline: str
     """The strategy of the one learner that speed-ups are over."""
     baseline_time: float | None
-    rows: list[Row]
+    rows: list[StrategyRow]
     answer: Answer
 
 
@@ -201,11 +213,11 @@ class Summary(TypedDict):
     """Names of cells that are not there yet."""
     answer: Answer
     """Over the whole study: of the group with the most learners and the first cluster, and what others say."""
-    groups: list[Group]
-    rows: list[Row]
+    groups: list[RowGroup]
+    rows: list[StrategyRow]
     trials: list[Trials]
     profiles: list[Profile]
-    cells: list[Cell]
+    cells: list[CellResult]
     faults: list[dict[str, str]]
     """``{"cell", "status", "error"}`` of each run that failed, diverged or was interrupted, trials too."""
     notes: list[str]

@@ -16,7 +16,7 @@ from roundelay.errors import CheckpointError, SettingsError
 from roundelay.runs.reader import read_object
 from roundelay.runs.run_folder import versions, write_atomically
 from roundelay.study.definition import Study
-from roundelay.study.matrix import Cell, Matrix, describe
+from roundelay.study.matrix import Matrix, PlannedCell, describe
 from roundelay.study.statistics import LAST
 
 __all__ = ["StudyFolder"]
@@ -55,17 +55,17 @@ class StudyFolder:
         }
         write_atomically(self.path / "study.json", json.dumps(about | versions(), indent=1).encode() + b"\n")
 
-    def outcome(self, cell: Cell) -> dict[str, Any] | None:
+    def outcome(self, cell: PlannedCell) -> dict[str, Any] | None:
         """Return what came of a cell with just these settings, if it was computed."""
         found = read_object(self.run(cell.name) / "cell.json")
         return found if found.get("digest") == cell.digest() else None
 
-    def changed(self, cell: Cell) -> bool:
+    def changed(self, cell: PlannedCell) -> bool:
         """Tell whether the cell was computed with other settings."""
         found = read_object(self.run(cell.name) / "cell.json")
         return bool(found) and found.get("digest") != cell.digest()
 
-    def job(self, cell: Cell, study: Study) -> dict[str, Any]:
+    def job(self, cell: PlannedCell, study: Study) -> dict[str, Any]:
         """Write the settings of a cell and say all that a worker needs to know."""
         settings = self.path / "settings" / f"{cell.name}.toml"
         write_atomically(settings, config.dump(cell.settings).encode())

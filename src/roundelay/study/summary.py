@@ -12,7 +12,18 @@ from roundelay.runs.history import Details, read_details
 from roundelay.runs.reader import read_object
 from roundelay.study.answer import answer_group, answer_study
 from roundelay.study.cell_reader import read_cell
-from roundelay.study.schema import Answer, Cell, Group, Key, Profile, Row, Spread, Summary, Target, Trials
+from roundelay.study.schema import (
+    Answer,
+    CellResult,
+    Key,
+    Profile,
+    RowGroup,
+    Spread,
+    StrategyRow,
+    Summary,
+    Target,
+    Trials,
+)
 from roundelay.study.statistics import better, settled, spread
 
 __all__ = ["make_groups", "make_row", "speed_up", "summarise", "summarise_study"]
@@ -84,19 +95,19 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
     return summary, runs
 
 
-def _alike(cells: Iterable[Cell]) -> list[list[Cell]]:
+def _alike(cells: Iterable[CellResult]) -> list[list[CellResult]]:
     """Put cells together that differ by no more than their seed, or their rate."""
-    groups: dict[Like, list[Cell]] = {}
+    groups: dict[Like, list[CellResult]] = {}
     for cell in cells:
         groups.setdefault(_like(cell), []).append(cell)
     return list(groups.values())
 
 
-def _like(cell: Cell) -> Like:
+def _like(cell: CellResult) -> Like:
     return cell["strategy"], cell["on"], cell["cluster"], cell["model"], cell["learners"]
 
 
-def make_row(cells: list[Cell], score: str) -> Row:
+def make_row(cells: list[CellResult], score: str) -> StrategyRow:
     """Put the seeds of one strategy under one set of conditions together; ``score`` is what they are judged by."""
     cells = sorted(cells, key=lambda cell: cell["seed"])
     first, statuses = cells[0], [cell["status"] for cell in cells]
@@ -140,7 +151,7 @@ def _rates(values: list[float | None]) -> Spread:
     return known | {"values": values}
 
 
-def speed_up(row: Row, one: Row) -> None:
+def speed_up(row: StrategyRow, one: StrategyRow) -> None:
     """Set a row's speed-up over that of one learner."""
     learners = max(row["learners"], 1)
     if row["time"]["median"] and one["time"]["median"]:
@@ -152,13 +163,13 @@ def speed_up(row: Row, one: Row) -> None:
         row["throughput_efficiency"] = fast / slow / learners
 
 
-def _where(row: Row) -> tuple[str, str, str]:
+def _where(row: StrategyRow) -> tuple[str, str, str]:
     return row["on"], row["cluster"], row["model"]
 
 
-def make_groups(rows: list[Row]) -> list[Group]:
+def make_groups(rows: list[StrategyRow]) -> list[RowGroup]:
     """Put rows together that were run under equal conditions; nothing is ranked or answered yet."""
-    groups: dict[tuple[Any, ...], Group] = {}
+    groups: dict[tuple[Any, ...], RowGroup] = {}
     for row in rows:
         key: Key = {
             "on": row["on"],
@@ -167,15 +178,15 @@ def make_groups(rows: list[Row]) -> list[Group]:
             "model": row["model"],
             "learners": row["learners"],
         }
-        group: Group = {"key": key, "baseline": "", "baseline_time": None, "rows": [], "answer": NO_ANSWER}
+        group: RowGroup = {"key": key, "baseline": "", "baseline_time": None, "rows": [], "answer": NO_ANSWER}
         groups.setdefault(tuple(key.values()), group)["rows"].append(row)
     return list(groups.values())
 
 
-def _rank(rows: list[Row]) -> None:
+def _rank(rows: list[StrategyRow]) -> None:
     """Order by the median time to the target; those that missed it by their score, those outside the regime last."""
 
-    def order(row: Row) -> tuple[bool, float, float]:
+    def order(row: StrategyRow) -> tuple[bool, float, float]:
         time, score = row["time"]["median"], row["score"]["median"]
         return (bool(row["regime"]), math.inf if time is None else time, math.inf if score is None else score)
 
@@ -185,7 +196,7 @@ def _rank(rows: list[Row]) -> None:
         row["rank"] = 1 + sum(better(other["time"]["median"], row["time"]["median"]) for other in ranked)
 
 
-def _trials(cells: list[Cell], target: Target, last: int, used: Mapping[Like, float | None]) -> Trials:
+def _trials(cells: list[CellResult], target: Target, last: int, used: Mapping[Like, float | None]) -> Trials:
     cells = sorted(cells, key=lambda cell: cell["rate"] or 0.0)
     first, name = cells[0], target["score"]
     scores = [settled(cell["curve"], name, last) if cell["status"] == "done" else None for cell in cells]
@@ -207,7 +218,7 @@ def _trials(cells: list[Cell], target: Target, last: int, used: Mapping[Like, fl
     }
 
 
-def _profiles(groups: list[Group], clock: str) -> list[Profile]:
+def _profiles(groups: list[RowGroup], clock: str) -> list[Profile]:
     """Say in what share of the groups of several learners a strategy is within each factor of the best."""
     several = [group for group in groups if group["key"]["clock"] == clock and group["key"]["learners"] > 1]
     ratios: dict[str, list[float]] = {}
@@ -232,7 +243,7 @@ def _by(last: int) -> str:
     return f" in the mean of its last {last} evaluations (never more than half of them)" if last > 1 else ""
 
 
-def _notes(about: dict[str, Any], cells: list[Cell]) -> list[str]:
+def _notes(about: dict[str, Any], cells: list[CellResult]) -> list[str]:
     tuning, target = about.get("tuning", {}), about["target"]
     notes = [
         f"Every run trains {about['budget']['frames']:,.0f} frames, whatever the number of learners.",

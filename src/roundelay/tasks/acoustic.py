@@ -34,7 +34,7 @@ class Acoustic(Task):
     given chunks, and for CTC whole utterances.  What is held out is scored utterance by utterance, as decoding does it.
     """
 
-    judged_by: ClassVar[tuple[str, ...]] = ("loss", "error")
+    score_names: ClassVar[tuple[str, ...]] = ("loss", "error")
 
     data: str = ""
     """The folder of prepared data; ``roundelay train --data`` sets it."""
@@ -72,11 +72,11 @@ class Acoustic(Task):
         inputs = {split: self._inputs(split) for split in splits}
         self.held_out_inputs = self._inputs(self.held_out_split)
         self._measure(inputs[splits[0]])
-        model = self.module()
+        model = self.make_module()
         self._reading = self._read(model, inputs)
-        self.per_epoch, self.nominal_frames = len(self._reading), self._reading.nominal_frames
+        self.minibatches_per_epoch, self.nominal_frames = len(self._reading), self._reading.nominal_frames
         self._held_out = self._held_out_utterances(model)
-        self.held_out = len(self._held_out)
+        self.held_out_minibatches = len(self._held_out)
 
     # -- data ---------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Acoustic(Task):
 
     # -- what the loop asks for -----------------------------------------------------------------------------------
 
-    def module(self) -> AcousticModel:
+    def make_module(self) -> AcousticModel:
         """Make the model, the same each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -135,7 +135,7 @@ class Acoustic(Task):
         """Return a minibatch."""
         return self._reading.load(epoch, index)
 
-    def where(self, epoch: int, index: int) -> str:
+    def describe(self, epoch: int, index: int) -> str:
         """Name the utterances of a minibatch, the first few of many."""
         names = sorted(set(self._reading.utterances(epoch, index)))
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
@@ -188,7 +188,7 @@ class Acoustic(Task):
         loss = functional.ctc_loss(scores[:, None], torch.tensor([labels]), steps, count, reduction="sum")
         return float(loss), label_errors(greedy_labels(scores), labels) * self._frames_a_label
 
-    def furnish(self, run: Path) -> None:
+    def save_assets(self, run: Path) -> None:
         """Give the run's folder what decoding needs of the data."""
         from roundelay.speech.decoding.acoustic_bundle import write_bundle
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.minibatches import Batch, ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
 from roundelay.speech.features.network_inputs import Combined
 
@@ -63,7 +63,7 @@ class Reading:
 
 
 def read_frames(
-    inputs: Mapping[str, Combined], targets: Mapping[str, Store], batch: int, seed: int, context: tuple[int, int]
+    inputs: Mapping[str, Combined], targets: Mapping[str, ArrayStore], batch: int, seed: int, context: tuple[int, int]
 ) -> Reading:
     """Give ``batch`` single frames each with their context."""
     left, right = context
@@ -74,7 +74,7 @@ def read_frames(
 
 
 def read_chunks(
-    inputs: Mapping[str, Combined], targets: Mapping[str, Store], batch: int, seed: int, context: tuple[int, int],
+    inputs: Mapping[str, Combined], targets: Mapping[str, ArrayStore], batch: int, seed: int, context: tuple[int, int],
     length: int,
 ) -> Reading:  # fmt: skip
     """Give chunks of ``length`` frames, so many that they come to about ``batch`` frames."""

@@ -24,7 +24,7 @@ class Tiny(Task):
     The data are drawn anew from ``data_seed`` wherever they are needed, so there is nothing to bring along.
     """
 
-    judged_by: ClassVar[tuple[str, ...]] = ("loss", "error")
+    score_names: ClassVar[tuple[str, ...]] = ("loss", "error")
 
     frames_per_epoch: int = 6400
     classes: int = 12
@@ -43,12 +43,12 @@ class Tiny(Task):
         for name in ("frames_per_epoch", "classes", "features", "batch"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
-        self.per_epoch = -(-self.frames_per_epoch // self.batch)
+        self.minibatches_per_epoch = -(-self.frames_per_epoch // self.batch)
         self.nominal_frames = self.batch
-        self.held_out = 4
+        self.held_out_minibatches = 4
         self._train, self._held_out = self._draw(self.frames_per_epoch, 1), self._draw(1024, 2)
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         """Make the model, the same each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.model_seed)
@@ -71,7 +71,7 @@ class Tiny(Task):
 
     def score(self, module: nn.Module, index: int) -> Scores:
         """Return cross-entropy and errors of a quarter of the held-out frames."""
-        features, classes = (x.chunk(self.held_out)[index] for x in self._held_out)
+        features, classes = (x.chunk(self.held_out_minibatches)[index] for x in self._held_out)
         logits = module(features)
         loss = functional.cross_entropy(logits, classes, reduction="sum")
         errors = (logits.argmax(1) != classes).sum()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.strategies.mixing import Given, Mixing
+from roundelay.strategies.mixing import MatrixMixing, Mixing
 from roundelay.strategies.topologies import Topology
 
 __all__ = ["Consensus", "consensus", "curve", "formula", "measure", "noise_gain", "pairwise", "steps_to", "together"]
@@ -51,7 +51,7 @@ class Consensus:
         return 1.0 - self.contraction
 
 
-def consensus(mixing: Mixing | Given, size: int, *, seed: int = 0) -> Consensus:
+def consensus(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> Consensus:
     """Return how fast ``size`` learners reach a consensus."""
     mixing.check(size)
     rounds, exact = cycle(mixing, size), together(mixing, size)
@@ -71,7 +71,7 @@ def consensus(mixing: Mixing | Given, size: int, *, seed: int = 0) -> Consensus:
     )
 
 
-def _contraction(mixing: Mixing | Given, size: int, exact: int | None, measured: float) -> float:
+def _contraction(mixing: Mixing | MatrixMixing, size: int, exact: int | None, measured: float) -> float:
     if exact is not None:
         return 0.0
     return eigenvalue(mixing, size) if cycle(mixing, size) else measured
@@ -84,7 +84,7 @@ def steps_to(contraction: float, distance: float = ONE_PERCENT) -> float:
     return math.log(distance) / math.log(contraction) if contraction < 1.0 else math.inf
 
 
-def cycle(mixing: Mixing | Given, size: int) -> int:
+def cycle(mixing: Mixing | MatrixMixing, size: int) -> int:
     """Return after how many iterations ``mixing`` repeats; 0: it is random."""
     return mixing.topology.cycle(size) if isinstance(mixing, Mixing) else 1
 
@@ -122,7 +122,7 @@ def pairwise(topology: Topology, size: int) -> float:
     the graph with Laplacian $L$ is $I - L/(2|E|)$.
     """
     edges = {
-        (min(rank, link.of), max(rank, link.of))
+        (min(rank, link.source), max(rank, link.source))
         for k in range(max(1, topology.cycle(size)))
         for rank in range(size)
         for link in topology.links(rank, size, k)
@@ -142,7 +142,7 @@ def pairwise(topology: Topology, size: int) -> float:
 # -- by measurement --------------------------------------------------------------------------------------------------
 
 
-def matrices(mixing: Mixing | Given, size: int) -> Iterator[Tensor]:
+def matrices(mixing: Mixing | MatrixMixing, size: int) -> Iterator[Tensor]:
     """Yield $T$ at iteration after iteration."""
     kept, iteration = _one_cycle(mixing, size), 0
     while True:
@@ -151,11 +151,11 @@ def matrices(mixing: Mixing | Given, size: int) -> Iterator[Tensor]:
 
 
 @functools.lru_cache(maxsize=2)
-def _one_cycle(mixing: Mixing | Given, size: int) -> list[Tensor]:
+def _one_cycle(mixing: Mixing | MatrixMixing, size: int) -> list[Tensor]:
     return [mixing.matrix(size, k) for k in range(cycle(mixing, size))]
 
 
-def eigenvalue(mixing: Mixing | Given, size: int) -> float:
+def eigenvalue(mixing: Mixing | MatrixMixing, size: int) -> float:
     """Return the contraction of a topology that repeats, from the eigenvalues of one cycle's product."""
     rounds = cycle(mixing, size)
     if size == 1 or not rounds:
@@ -167,7 +167,7 @@ def eigenvalue(mixing: Mixing | Given, size: int) -> float:
     return largest ** (1 / rounds) if largest > NOTHING else 0.0
 
 
-def measure(mixing: Mixing | Given, size: int, *, seed: int = 0) -> float:
+def measure(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> float:
     """Return the contraction as seen: mix random vectors until only what shrinks slowest is left, then look."""
     if size == 1:
         return 0.0
@@ -186,7 +186,7 @@ def measure(mixing: Mixing | Given, size: int, *, seed: int = 0) -> float:
     return math.exp(logs / looked) if rounds else math.sqrt(squares / looked)
 
 
-def _settled(mixing: Mixing | Given, size: int) -> Tensor:
+def _settled(mixing: Mixing | MatrixMixing, size: int) -> Tensor:
     """Return what some n² iterations, after which a ring's modes have parted, do to a vector, but for its length."""
     product = _across(size)
     for matrix, _ in zip(matrices(mixing, size), range(cycle(mixing, size)), strict=False):
@@ -199,7 +199,7 @@ def _settled(mixing: Mixing | Given, size: int) -> Tensor:
     return product
 
 
-def together(mixing: Mixing | Given, size: int) -> int | None:
+def together(mixing: Mixing | MatrixMixing, size: int) -> int | None:
     """Return after how many iterations all hold exactly the mean; ``None``: never, as far as float64 can tell."""
     product, before = _across(size), 1.0
     for k, matrix in zip(range(1, 2 * cycle(mixing, size) + 1), matrices(mixing, size), strict=False):
@@ -211,7 +211,7 @@ def together(mixing: Mixing | Given, size: int) -> int | None:
     return None
 
 
-def _count_steps(mixing: Mixing | Given, size: int) -> float:
+def _count_steps(mixing: Mixing | MatrixMixing, size: int) -> float:
     """Count iterations until no start is further than 1 % of its distance from the mean."""
     product = _across(size)
     for k, matrix in zip(range(1, 100 * size), matrices(mixing, size), strict=False):
@@ -221,7 +221,7 @@ def _count_steps(mixing: Mixing | Given, size: int) -> float:
     return math.inf
 
 
-def curve(mixing: Mixing | Given, size: int, iterations: int) -> list[float]:
+def curve(mixing: Mixing | MatrixMixing, size: int, iterations: int) -> list[float]:
     """Return the distance from consensus after 0, 1, 2, … iterations, in the root mean square over starts."""
     x = _across(size)
     if size > STARTS:  # some starts at random, rather than all
@@ -233,7 +233,7 @@ def curve(mixing: Mixing | Given, size: int, iterations: int) -> list[float]:
     return distances
 
 
-def noise_gain(mixing: Mixing | Given, size: int) -> float:
+def noise_gain(mixing: Mixing | MatrixMixing, size: int) -> float:
     r"""Return by how much gradient noise keeps learners apart: $E\|w_l-\bar w\|^2 / (\gamma^2 s^2)$ at rest.
 
     For a fixed $T$ it is $\frac{1}{n}\sum_{j\ge0} (\mathrm{tr}\,T^{2j} - 1)$, of which the first term is the learner's

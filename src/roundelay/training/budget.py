@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Budget", "Claim", "Claims", "Stretch", "left_over"]
+__all__ = ["Budget", "Claim", "ClaimQueue", "SyncInterval", "untrained"]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SyncInterval:
     """The minibatches between two meeting points, numbered over the whole run."""
 
     begin: int
@@ -48,14 +48,15 @@ class Budget:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise SettingsError(f"budget: {name} must be at least 1, not {value}")
 
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[SyncInterval]:
         """Cut the run at its meeting points."""
         warmup = min(self.warmup, self.total)
         looks = set(range(0, self.total, self.evaluate_every or self.per_epoch)) - {0} | {self.total}
         saves = set(range(0, self.total, self.checkpoint_every)) if self.checkpoint_every else set()
         cuts = sorted({0, warmup, self.total} | looks | saves | set(range(0, self.total, self.per_epoch)))
         return [
-            Stretch(a, b, warmup=b <= warmup, evaluate=b in looks, checkpoint=b in saves) for a, b in pairwise(cuts)
+            SyncInterval(a, b, warmup=b <= warmup, evaluate=b in looks, checkpoint=b in saves)
+            for a, b in pairwise(cuts)
         ]
 
     def place(self, number: int) -> tuple[int, int]:
@@ -72,7 +73,7 @@ class Claim:
     """Where the run stands, in minibatches, the same for all that step together; the learning rate goes by it."""
 
 
-class Claims:
+class ClaimQueue:
     """Who takes which of the minibatches ``left`` of a stretch.
 
     ``groups`` are the learners that step together.  From a common budget a group takes as many minibatches as it has
@@ -120,7 +121,7 @@ class Claims:
         return self.round * len(self.group)
 
 
-def left_over(ranges: Iterable[tuple[int, int]], trained: Iterable[Iterable[int]]) -> list[tuple[int, int]]:
+def untrained(ranges: Iterable[tuple[int, int]], trained: Iterable[Iterable[int]]) -> list[tuple[int, int]]:
     """Return what nobody has trained of the minibatches in ``ranges``, each from one number to before another."""
     done = sorted({number for numbers in trained for number in numbers})
     left = []

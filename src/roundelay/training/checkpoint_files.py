@@ -31,7 +31,7 @@ from torch import Tensor
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.runs.run_folder import write_atomically
 
-__all__ = ["CheckpointSettings", "Checkpoints", "Saver", "Snapshot", "choose"]
+__all__ = ["CheckpointSettings", "Checkpoints", "RankState", "Saver", "choose"]
 
 FORMAT = 1
 RETRY_SECONDS = 1.0
@@ -65,7 +65,7 @@ class CheckpointSettings:
 
 
 @dataclass
-class Snapshot:
+class RankState:
     """The state of one rank at a meeting point: a copy that training does not touch."""
 
     position: int
@@ -101,7 +101,7 @@ class Checkpoints:
         names = (path.stem.removeprefix("rank-") for path in self.place(position).glob("rank-*.json"))
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def write(self, snapshot: Snapshot) -> None:
+    def write(self, snapshot: RankState) -> None:
         """Write a part: its tensors, then what vouches for them."""
         for folder in (self.folder, self.place(snapshot.position)):  # not the run's own: it is there, or is lost
             folder.mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ class Checkpoints:
         }
         write_atomically(stem.with_suffix(".json"), _seal(body))
 
-    def read(self, position: int, rank: int) -> Snapshot:
+    def read(self, position: int, rank: int) -> RankState:
         """Read a part; a `CheckpointError` says what is wrong with one that is damaged."""
         stem = self._stem(position, rank)
         path, tensors = stem.with_suffix(".json"), stem.with_suffix(".safetensors")
@@ -137,7 +137,7 @@ class Checkpoints:
             found = load(data)
         except SafetensorError as error:  # somebody wrote it and vouched for it
             raise CheckpointError(f"{tensors}: {error}") from error
-        return Snapshot(position, rank, body["size"], body["attempt"], found, body["state"])
+        return RankState(position, rank, body["size"], body["attempt"], found, body["state"])
 
     def remove(self, positions: Iterable[int], rank: int) -> None:
         """Remove a rank's part of these checkpoints; what vouches for it first."""
@@ -210,7 +210,7 @@ class Saver:
         minutes = self.settings.every_minutes
         return time.monotonic() - self.at >= (QUIET_SECONDS if minutes is None else 60.0 * minutes)
 
-    def submit(self, snapshot: Snapshot) -> None:
+    def submit(self, snapshot: RankState) -> None:
         """Have a part written; those of the checkpoint before are there on all ranks by now."""
         self.at = time.monotonic()
         snapshot.attempt = self.attempt
@@ -235,7 +235,7 @@ class Saver:
             self._pool.shutdown()
             self._pool = None
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: RankState) -> None:
         before = [position for position in self.checkpoints.positions() if position < snapshot.position]
         self._insist(lambda: self.checkpoints.write(snapshot))
         # Those before are whole; this one may not be yet on other ranks, and so one before it stays in any case.

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 
-__all__ = ["Watched"]
+__all__ = ["WrappedCommunicator"]
 
 
-class Watched:
+class WrappedCommunicator:
     """``comm`` with each verb's awaitable wrapped by ``wrap``, in all groups that are split off it too."""
 
     def __init__(self, comm: Communicator, wrap: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
@@ -31,9 +31,9 @@ class Watched:
         """Copy ``root``'s ``x`` into everyone's."""
         return self._wrap(self._comm.broadcast(x, root))
 
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+    def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         """Send to one rank, receive from another."""
-        return self._wrap(self._comm.exchange(x, to, of))
+        return self._wrap(self._comm.exchange(x, to, source))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to`` serve our ``x``."""
@@ -41,4 +41,4 @@ class Watched:
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Make the communicator of the group we are in."""
-        return Watched(self._comm.split(groups), self._wrap)
+        return WrappedCommunicator(self._comm.split(groups), self._wrap)

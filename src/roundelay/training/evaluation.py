@@ -13,7 +13,7 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch, NumericalError
 from roundelay.task import Scores, evaluate
-from roundelay.training.budget import Stretch
+from roundelay.training.budget import SyncInterval
 from roundelay.training.recovery import WELCOME
 from roundelay.training.snapshot import take
 
@@ -38,10 +38,10 @@ async def arrive(training: Training) -> list[int]:
     That is carried over to the next stretch: who meets does not average, and may be lost right after.
     """
     runtime, world = training.runtime, training.world
-    if not runtime.lossy:
+    if not runtime.elastic:
         await world.mean(torch.zeros(1))
         return []
-    mine = {"waiting": training.welcoming or runtime.newcomers(), "unsafe": training.ledger.unsafe}
+    mine = {"waiting": training.welcoming or runtime.has_newcomers(), "unsafe": training.ledger.unsafe}
     everyone = await gather_json(world, mine)
     if any(each["waiting"] for each in everyone):
         raise LearnerLost(WELCOME)
@@ -53,19 +53,19 @@ async def arrive(training: Training) -> list[int]:
 
 async def evaluate_consensus(training: Training, position: int) -> bool:
     """Evaluate the consensus, each learner a share of the held-out minibatches; return whether to stop."""
-    me, task = training.me, training.task
-    takes_part = not (me.serves and training.acting is training.warming)
-    consensus = await training.acting.consensus(me) if takes_part else me.weights
+    learner, task = training.learner, training.task
+    takes_part = not (learner.is_server and training.acting is training.warming)
+    consensus = await training.acting.consensus(learner) if takes_part else learner.weights
     check_finite(training, consensus, f"the consensus after minibatch {position}")
-    shares = range(0) if me.serves else range(me.number, task.held_out, training.learners)
-    kept = me.seen.clone()
-    mine: dict[str, Any] = {"scores": evaluate(task, me.module, shares, lambda: me.load(consensus))}
-    me.load(kept)
-    if not me.serves:
-        mine["distance"] = float(torch.linalg.vector_norm(me.weights - consensus))
+    shares = range(0) if learner.is_server else range(learner.index, task.held_out_minibatches, training.learners)
+    kept = learner.snapshot.clone()
+    mine: dict[str, Any] = {"scores": evaluate(task, learner.module, shares, lambda: learner.load(consensus))}
+    learner.load(kept)
+    if not learner.is_server:
+        mine["distance"] = float(torch.linalg.vector_norm(learner.weights - consensus))
         mine["norm"] = float(torch.linalg.vector_norm(consensus))
-    if me.debug:
-        mine["sum"], mine["moved"] = float(me.weights.sum(dtype=torch.float64)), me.moved
+    if learner.debug:
+        mine["sum"], mine["moved"] = float(learner.weights.sum(dtype=torch.float64)), learner.descent_sum
     everyone = await gather_json(training.world, mine)
     _check_conserved(training, everyone)
     training.scores = _mean_scores(everyone)
@@ -81,7 +81,7 @@ async def evaluate_consensus(training: Training, position: int) -> bool:
     training.evaluated = consensus
     if training.on_scores is not None:
         training.on_scores(training)
-    return training.schedule.met(training.scores) if training.schedule is not None else False
+    return training.schedule.on_evaluation(training.scores) if training.schedule is not None else False
 
 
 def _mean_scores(everyone: Sequence[dict[str, Any]]) -> Scores:
@@ -108,7 +108,7 @@ def check_finite(training: Training, vector: Tensor, what: str) -> None:
 
 def _check_conserved(training: Training, everyone: Sequence[dict[str, Any]]) -> None:
     """See, in debug mode, that mixing has kept the sum of all learners' weights."""
-    if not (training.me.debug and training.acting.conserves):
+    if not (training.learner.debug and training.acting.conserves_mean):
         return
     now = sum(other["sum"] for other in everyone)
     moved = sum(other["moved"] for other in everyone)
@@ -124,7 +124,7 @@ def _check_conserved(training: Training, everyone: Sequence[dict[str, Any]]) -> 
 # -- saving -----------------------------------------------------------------------------------------------------------
 
 
-async def decide(training: Training, stretch: Stretch) -> bool:
+async def decide(training: Training, stretch: SyncInterval) -> bool:
     """Agree whether the state is to be saved at the end of ``stretch``, and, where minutes count, where to meet next.
 
     All of us are here when it returns, and what was saved last is on disk everywhere: nothing but plain code may come
@@ -152,7 +152,7 @@ async def decide(training: Training, stretch: Stretch) -> bool:
 
 def save(training: Training, position: int) -> None:
     """Copy all state, and have it written while training goes on."""
-    check_finite(training, training.me.weights, f"after minibatch {position} it")
+    check_finite(training, training.learner.weights, f"after minibatch {position} it")
     if training.world.rank == 0:
         training.runtime.record.write("checkpoint", training.who, training.runtime.now(), minibatch=position)
     if training.saver is not None:
@@ -167,7 +167,7 @@ def first_cut(training: Training, position: int) -> None:
             training.cut(cut)
 
 
-def _foresee(training: Training, stretch: Stretch, now: float, *, due: bool) -> int:
+def _foresee(training: Training, stretch: SyncInterval, now: float, *, due: bool) -> int:
     """Return where the next checkpoint is due by the pace of this stretch; 0: it does not go by minutes."""
     assert training.checkpoint is not None
     if training.checkpoint.every_minutes is None:

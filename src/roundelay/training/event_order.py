@@ -13,14 +13,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from roundelay.communicator import Communicator, Later
+from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import DataError
 from roundelay.learner import Learner
 from roundelay.runs.run_folder import write_atomically
 from roundelay.strategy import Strategy
-from roundelay.training.communicator_wrapper import Watched
+from roundelay.training.communicator_wrapper import WrappedCommunicator
 
-__all__ = ["Order", "WrittenOrder", "read_order", "watch"]
+__all__ = ["Order", "RecordedOrder", "read_order", "watch"]
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Order(Protocol):
         """Return what answers requests."""
 
 
-class WrittenOrder:
+class RecordedOrder:
     """Writes the order down."""
 
     def __init__(self) -> None:
@@ -80,14 +80,14 @@ class _Serving(Strategy):
     def __init__(self, strategy: Strategy, tokens: list[str]) -> None:
         self._strategy, self._tokens = strategy, tokens
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
-        self._tokens.append(f"s{of}")
-        return self._strategy.serve(me, theirs, of)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
+        self._tokens.append(f"s{source}")
+        return self._strategy.serve(learner, theirs, source)
 
 
 def watch(comm: Communicator, order: Order | None) -> Communicator:
     """Return ``comm``, every awaited verb of which is marked."""
-    return Watched(comm, lambda awaited: _Marked(awaited, order)) if order is not None else comm
+    return WrappedCommunicator(comm, lambda awaited: _Marked(awaited, order)) if order is not None else comm
 
 
 class _Marked(Generic[T]):

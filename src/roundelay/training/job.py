@@ -49,10 +49,10 @@ class Job:
 
     def training(self, runtime: Runtime, order: Order | None = None) -> Training:
         """Make a learner's training."""
-        module = self.task.module()
+        module = self.task.make_module()
         if self.start is not None:
             start_with(module, self.start)
-        me = Learner(
+        learner = Learner(
             module,
             self.optimizer(module),
             clip=self.clip,
@@ -60,7 +60,7 @@ class Job:
             debug=self.debug,
         )
         training = Training(
-            me,
+            learner,
             self.strategy,
             runtime,
             task=self.task,

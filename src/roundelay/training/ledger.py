@@ -8,18 +8,18 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from roundelay.communicator import Communicator, Later
+from roundelay.communicator import Communicator, DeferredReply
 from roundelay.learner import Learner
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
-from roundelay.training.communicator_wrapper import Watched
+from roundelay.training.communicator_wrapper import WrappedCommunicator
 
-__all__ = ["Ledger"]
+__all__ = ["MinibatchTracker"]
 
 T = TypeVar("T")
 
 
-class Ledger:
+class MinibatchTracker:
     """A learner's minibatches.
 
     Its own finished ones are in its own weights.  They are safe, in weights that outlive it, once others have surely
@@ -53,7 +53,7 @@ class Ledger:
         """Begin a stretch: with nothing, since all have merged, or, where they just met, with what is not safe yet."""
         dropped = self.safe if keep else len(self.trained)
         self.trained = self.trained[dropped:]
-        self._given = {of: max(0, count - dropped) for of, count in self._given.items()} if keep else {}
+        self._given = {source: max(0, count - dropped) for source, count in self._given.items()} if keep else {}
         self._sent = deque(max(0, count - dropped) for count in self._sent if keep)
         self.safe, self._heard, self.sending = 0, max(0, self._heard - dropped), False
 
@@ -65,7 +65,7 @@ class Ledger:
         """End it: nothing that was done can be undone."""
         self.sending = False
         if self._heard > self.safe:
-            self.runtime.trained(self.trained[self.safe : self._heard])
+            self.runtime.mark_safe(self.trained[self.safe : self._heard])
             self.safe = self._heard
 
     def finished(self, number: int) -> None:
@@ -76,17 +76,17 @@ class Ledger:
         """Put down that others hold what so many finished minibatches made of our weights."""
         self._heard = max(self._heard, count)
 
-    def answered(self, of: int) -> None:
+    def answered(self, source: int) -> None:
         """Put down an answer to a peer's request, which carries our weights.
 
         That is in a thread of its own on processes: the runtime is told with our next minibatch.
         """
-        self.heard(self._given.get((None, of), 0))
-        self._given[None, of] = len(self.trained)
+        self.heard(self._given.get((None, source), 0))
+        self._given[None, source] = len(self.trained)
 
-    def exchanging(self, group: object, to: int, of: int, size: int) -> Callable[[], None]:
+    def exchanging(self, group: object, to: int, source: int, size: int) -> Callable[[], None]:
         """Put down that an exchange begins; return what to call when it has ended."""
-        count, known = len(self.trained), self._given.get((group, of), 0)
+        count, known = len(self.trained), self._given.get((group, source), 0)
         self._given[group, to] = count
         if not self._sent or self._sent[-1] < count:
             self._sent.append(count)
@@ -97,17 +97,17 @@ class Ledger:
 
     def watch(self, comm: Communicator) -> Communicator:
         """Return ``comm``, with its verbs watched where learners can be lost."""
-        return _Heard(comm, self) if self.runtime.lossy and comm.size > 1 else comm
+        return _Heard(comm, self) if self.runtime.elastic and comm.size > 1 else comm
 
     def serving(self, strategy: Strategy) -> Strategy:
         """Return ``strategy`` as requests see it, with its answers watched where learners can be lost."""
-        return _Serving(strategy, self) if self.runtime.lossy else strategy
+        return _Serving(strategy, self) if self.runtime.elastic else strategy
 
 
-class _Heard(Watched):
+class _Heard(WrappedCommunicator):
     """A communicator that is watched, but for groups of one."""
 
-    def __init__(self, comm: Communicator, ledger: Ledger) -> None:
+    def __init__(self, comm: Communicator, ledger: MinibatchTracker) -> None:
         super().__init__(comm, self._note)
         self._ledger = ledger
 
@@ -123,10 +123,12 @@ class _Heard(Watched):
         awaited = self._comm.request(x, to)
         return self._note(awaited) if self._ledger.lasting else awaited
 
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+    def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         """Send to one rank, receive from another."""
-        awaited = self._comm.exchange(x, to, of)
-        return _Noted(awaited, self._ledger.exchanging(self, to, of, self.size)) if self._ledger.sending else awaited
+        awaited = self._comm.exchange(x, to, source)
+        return (
+            _Noted(awaited, self._ledger.exchanging(self, to, source, self.size)) if self._ledger.sending else awaited
+        )
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Make the communicator of the group we are in."""
@@ -145,10 +147,10 @@ class _Noted(Generic[T]):
 
 
 class _Serving(Strategy):
-    def __init__(self, strategy: Strategy, ledger: Ledger) -> None:
+    def __init__(self, strategy: Strategy, ledger: MinibatchTracker) -> None:
         self._strategy, self._ledger = strategy, ledger
 
-    def serve(self, me: Learner, theirs: Tensor, of: int) -> Tensor | Later:
-        answer = self._strategy.serve(me, theirs, of)
-        self._ledger.answered(of)
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
+        answer = self._strategy.serve(learner, theirs, source)
+        self._ledger.answered(source)
         return answer

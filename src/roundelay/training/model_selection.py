@@ -14,7 +14,7 @@ from roundelay.learner import Learner
 from roundelay.task import Scores, evaluate
 from roundelay.training.loop import Training
 
-__all__ = ["KeepSettings", "Kept"]
+__all__ = ["KeepSettings", "ModelSelector"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class KeepSettings:
             raise SettingsError(f"patience must be at least 1, not {self.patience}")
 
 
-class Kept:
+class ModelSelector:
     """The consensus models worth keeping, noted as a run evaluates them.
 
     All learners evaluate the same consensus, so simulated learners share one of these, and on processes each has its
@@ -56,7 +56,7 @@ class Kept:
         if self.settings.model == "last":
             return
         before = training.on_scores
-        training.me.keepers["kept"] = _Share(self, training.me)
+        training.learner.stateful["kept"] = _Share(self, training.learner)
         training.on_scores = lambda training: self._note(training, before)
 
     def _note(self, training: Training, before: Callable[[Training], None] | None) -> None:
@@ -123,16 +123,16 @@ class Kept:
 class _Share:
     """What a learner's checkpoint holds of it: all on the first learner, nothing on others, who would have the same."""
 
-    def __init__(self, kept: Kept, me: Learner) -> None:
-        self._kept, self._me = kept, me
+    def __init__(self, kept: ModelSelector, learner: Learner) -> None:
+        self._kept, self._me = kept, learner
 
-    def attach(self, me: Learner) -> None:
-        """Belong to ``me`` from now on."""
-        self._me = me
+    def attach(self, learner: Learner) -> None:
+        """Belong to ``learner`` from now on."""
+        self._me = learner
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what is kept, on the first learner."""
-        return self._kept.state_dict() if self._me.number == 0 and not self._me.serves else {}
+        return self._kept.state_dict() if self._me.index == 0 and not self._me.is_server else {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take back what `state_dict` gave."""
@@ -142,7 +142,7 @@ class _Share:
 
 def _score(training: Training, vector: Tensor) -> Scores:
     """Evaluate weights on all that is held out, by ourselves."""
-    me, task = training.me, training.task
-    sums = evaluate(task, me.module, range(task.held_out), lambda: me.load(vector))
+    learner, task = training.learner, training.task
+    sums = evaluate(task, learner.module, range(task.held_out_minibatches), lambda: learner.load(vector))
     frames = sums.pop("frames")
     return {name: value / frames for name, value in sums.items()}

@@ -47,16 +47,16 @@ def check_gradient(training: Training, epoch: int, index: int, loss: float) -> b
 
     The gradient itself is looked at only where it can be skipped: ``stop`` sees it in the next loss.
     """
-    guard, me = training.guard, training.me
+    guard, learner = training.guard, training.learner
     skipping = guard is not None and guard.nonfinite == "skip"
     what = f"the loss is {loss}"
     fine = math.isfinite(loss)
-    if fine and skipping and not math.isfinite(float(me.grad.sum())):
+    if fine and skipping and not math.isfinite(float(learner.grad.sum())):
         fine, what = False, "the gradient is not finite"
     if fine:
         training.skipped = 0
         return True
-    where = training.task.where(epoch, index)
+    where = training.task.describe(epoch, index)
     what = f"{training.who}: {what} at minibatch {index} of epoch {epoch}" + (f" ({where})" if where else "")
     if guard is None or not skipping:
         raise NumericalError(what)

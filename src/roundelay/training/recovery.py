@@ -11,8 +11,8 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.learner import Learner
-from roundelay.runtime import View
-from roundelay.training.budget import Stretch, left_over
+from roundelay.runtime import Membership
+from roundelay.training.budget import SyncInterval, untrained
 
 if TYPE_CHECKING:
     from roundelay.training.loop import Training
@@ -26,17 +26,19 @@ ASK_EVERY = 10  # so many steps, or claims, between two looks for newcomers
 
 def describe_state(training: Training) -> dict[str, Any]:
     """Say what we hold, for the plan of the next membership epoch."""
-    me, schedule = training.me, training.schedule
-    holds = training.holds and not (me.serves and training.acting is training.warming)  # which leaves servers out
-    keeps = training.acting.keeps(me) if holds else ()
+    learner, schedule = training.learner, training.schedule
+    holds = training.holds and not (
+        learner.is_server and training.acting is training.warming
+    )  # which leaves servers out
+    keeps = training.acting.owned_parts(learner) if holds else ()
     holds, keeps = holds and keeps is not None, keeps or ()
     state = getattr(schedule, "state", None)
     return {
         "holds": holds,
-        "stepped": holds and me.optimizer is not None and bool(me.optimizer.state),
+        "stepped": holds and learner.optimizer is not None and bool(learner.optimizer.state),
         "keeps": [(part.start, part.stop) for part in keeps],
         "schedule": state() if state is not None else {},
-        "cut": me.cut,
+        "cut": learner.rollback_lr_factor,
         "attempt": training.saver.attempt if training.saver is not None else 0,
         "stretches": [dataclasses.astuple(stretch) for stretch in training.stretches] if holds else [],
     }
@@ -54,7 +56,7 @@ def make_plan(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[st
     holders = [rank for rank in holders if reports[rank]["epoch"] == latest[0]]
     known = next(reports[rank] for rank in holders if (reports[rank]["epoch"], reports[rank]["stretch"]) == latest)
     same = [report["trained"] for report in reports if report["epoch"] == known["epoch"]]
-    left = left_over(known["left"], [*same, safe])
+    left = untrained(known["left"], [*same, safe])
     last = len(known["stretches"]) - 1 if left and known.get("stretches") else known["stretch"]
     return {
         "stretch": min(known["stretch"], last),
@@ -66,25 +68,25 @@ def make_plan(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[st
     }
 
 
-async def merge(training: Training, view: View) -> None:
+async def merge(training: Training, view: Membership) -> None:
     """Have all hold the mean of those who hold the model, and what only one of them knows from that one.
 
     Where it raises half-way, everyone still holds what it held, or a mean: nothing torn.
     """
-    me, world, plan = training.me, training.world, view.plan
+    learner, world, plan = training.learner, training.world, view.plan
     kept = [(slice(begin, end), root) for begin, end, root in plan["kept"]]
-    copies = [await _broadcast_copy([me.weights[part]], world, root) for part, root in kept]
+    copies = [await _broadcast_copy([learner.weights[part]], world, root) for part, root in kept]
     if len(plan["holders"]) == 1:
-        await world.broadcast(me.weights, root=plan["holders"][0])
+        await world.broadcast(learner.weights, root=plan["holders"][0])
     else:
-        await world.mean(me.weights, weight=float(view.rank in plan["holders"]))
+        await world.mean(learner.weights, weight=float(view.rank in plan["holders"]))
     for (part, _), copied in zip(kept, copies, strict=True):
-        me.weights[part].copy_(copied)
-    if plan["stepped"] and view.epoch:
-        await _merge_moments(me, world, view)
-    for constant in me.constants:
+        learner.weights[part].copy_(copied)
+    if plan["stepped"] and view.generation:
+        await _merge_moments(learner, world, view)
+    for constant in learner.constants:
         await world.broadcast(constant.data, root=plan["holders"][0])
-    if view.epoch:
+    if view.generation:
         _adopt(training, plan)
 
 
@@ -93,19 +95,19 @@ def _adopt(training: Training, plan: dict[str, Any]) -> None:
     restore = getattr(training.schedule, "restore", None)
     if restore is not None and plan["schedule"]:
         restore(plan["schedule"])
-    training.me.cut = plan["cut"]
+    training.learner.rollback_lr_factor = plan["cut"]
     if training.saver is not None:
         training.saver.attempt = plan["attempt"]
     if plan["stretches"]:  # checkpoints have cut some of them
-        training.stretches = [Stretch(*stretch) for stretch in plan["stretches"]]
+        training.stretches = [SyncInterval(*stretch) for stretch in plan["stretches"]]
 
 
-async def _merge_moments(me: Learner, world: Communicator, view: View) -> None:
+async def _merge_moments(learner: Learner, world: Communicator, view: Membership) -> None:
     """Average the optimizer's state over those who have taken steps; what a server steps for, it knows best."""
     stepped = view.plan["stepped"]
-    kept = [(me.moments(slice(begin, end)), root) for begin, end, root in view.plan["kept"] if root in stepped]
+    kept = [(learner.moments(slice(begin, end)), root) for begin, end, root in view.plan["kept"] if root in stepped]
     copies = [await _broadcast_copy(moments, world, root) for moments, root in kept]
-    await me.settle("average", world, weight=float(view.rank in stepped))
+    await learner.sync_optimizer("average", world, weight=float(view.rank in stepped))
     for (moments, _), copied in zip(kept, copies, strict=True):
         for moment, new in zip(moments, copied.split([moment.numel() for moment in moments]), strict=True):
             moment.copy_(new.view(moment.shape))
@@ -123,13 +125,13 @@ async def somebody_waits(training: Training) -> bool:
     counter: who sees a newcomer claims all that is left, and nobody gets any more of it.
     """
     claims, runtime = training.claims, training.runtime
-    boundary = training.acting.boundary
+    boundary = training.acting.join_interval
     every = boundary * -(-ASK_EVERY // boundary)
-    if not runtime.lossy or claims.round == 0 or claims.round % every:
+    if not runtime.elastic or claims.round == 0 or claims.round % every:
         return False
     if claims.counted:
-        if claims.seat or not runtime.newcomers():
+        if claims.seat or not runtime.has_newcomers():
             return False
-        await runtime.count(training.counter, len(claims.left))
+        await runtime.fetch_add(training.counter, len(claims.left))
         return True
-    return claims.alone and runtime.newcomers(f"{training.stretch} {claims.round}")
+    return claims.alone and runtime.has_newcomers(f"{training.stretch} {claims.round}")

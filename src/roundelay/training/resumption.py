@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundelay.errors import CheckpointError
-from roundelay.runtime import View
-from roundelay.training.checkpoint_files import Snapshot, choose
+from roundelay.runtime import Membership
+from roundelay.training.checkpoint_files import RankState, choose
 from roundelay.training.evaluation import first_cut, gather_json
 from roundelay.training.fingerprint import compare
 from roundelay.training.recovery import make_plan
@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 def report_start(training: Training) -> dict[str, Any]:
     """Say what we run, and, unless we hold the model already, what checkpoints we can answer for."""
-    report: dict[str, Any] = {"seat": training.runtime.seat}
+    report: dict[str, Any] = {"seat": training.runtime.initial_rank}
     if training.fingerprint is not None:
         report["print"] = training.fingerprint
     if training.saver is not None and not training.holds:
-        report["held"] = training.saver.checkpoints.held(training.runtime.seat, training.runtime.seats)
+        report["held"] = training.saver.checkpoints.held(training.runtime.initial_rank, training.runtime.initial_size)
     return report
 
 
@@ -54,7 +54,7 @@ def plan_start(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[s
 def start_over(training: Training) -> None:
     """Begin at the beginning, and forget what a run that never came to a whole checkpoint has left."""
     first_cut(training, 0)
-    training.me.cut = training.lower
+    training.learner.rollback_lr_factor = training.lower
     if training.saver is None:
         return
     if training.runtime.clock == "wall" or training.world.rank == 0:  # a simulated cluster has one record
@@ -63,13 +63,13 @@ def start_over(training: Training) -> None:
         training.saver.checkpoints.clean(None)
 
 
-async def resume(training: Training, view: View) -> None:
+async def resume(training: Training, view: Membership) -> None:
     """Put back what the checkpoint of the plan holds, and go on as if nothing had happened since."""
     saver, world, runtime = training.saver, training.world, training.runtime
     assert saver is not None
     plan: dict[str, int] = view.plan["checkpoint"]
     position, size = plan["position"], plan["size"]
-    runtime.stand_still(still=True)
+    runtime.pause_clock(paused=True)
     parts = [saver.checkpoints.read(position, part) for part in range(view.rank, size, view.size)]
     for part in parts:
         _check(training, part)
@@ -82,7 +82,7 @@ async def resume(training: Training, view: View) -> None:
     restore = getattr(training.schedule, "restore", None)
     if restore is not None:
         restore(told["schedule"])
-    training.me.cut = told["cut"] * training.lower
+    training.learner.rollback_lr_factor = told["cut"] * training.lower
     await (_same(training, view, parts[0], told) if size == view.size else _resized(training, view, parts, told))
     training.ledger.trained[:] = unsafe
     training.offer_next(sorted(number for each in everyone for number in each["unsafe"]))
@@ -98,24 +98,30 @@ async def resume(training: Training, view: View) -> None:
         runtime.restore({"now": told["now"]})
         training.scores, training.loss = told["scores"], told["loss"]
         if parts:
-            put_back_keepers(training.me, parts[0])
+            put_back_keepers(training.learner, parts[0])
     training.began = training.saved = runtime.now()
     if view.rank == 0:
         for line in view.plan["damaged"]:
             logger.warning("%s; going on from the checkpoint before it, at minibatch %d", line, position)
             runtime.record.write("damaged", training.who, runtime.now(), what=line)
         runtime.record.write(
-            "resumed", training.who, runtime.now(), minibatch=position, size=view.size, of=size, rate=training.me.cut
+            "resumed",
+            training.who,
+            runtime.now(),
+            minibatch=position,
+            size=view.size,
+            source=size,
+            rate=training.learner.rollback_lr_factor,
         )
     await world.mean(torch.zeros(1))
-    runtime.stand_still(still=False)
+    runtime.pause_clock(paused=False)
 
 
-def _check(training: Training, part: Snapshot) -> None:
+def _check(training: Training, part: RankState) -> None:
     """See that a checkpoint is of this model and this strategy; a loop of the user's own may have changed meanwhile."""
     assert training.saver is not None
     where, strategy = training.saver.checkpoints.place(part.position), type(training.strategy).__name__
-    theirs, ours = part.state["shapes"], training.me.shapes
+    theirs, ours = part.state["shapes"], training.learner.shapes
     for their, our in itertools.zip_longest(theirs, ours, fillvalue=["nothing", []]):
         if their != our:
             found = f"{their[0]} {their[1]}, here {our[0]} {our[1]}"
@@ -125,15 +131,15 @@ def _check(training: Training, part: Snapshot) -> None:
         raise CheckpointError(f"{where}: made by {made}, not {strategy}; name another folder")
 
 
-def _common(part: Snapshot) -> dict[str, Any]:
+def _common(part: RankState) -> dict[str, Any]:
     """Return what all have to know, also who has no part of its own."""
     names = ("schedule", "cut", "done", "warmup", "scores", "loss")
     return {name: part.state[name] for name in names} | {"now": part.state["runtime"]["now"]}
 
 
-def _stand_at(training: Training, view: View, position: int, *, done: bool) -> None:
+def _stand_at(training: Training, view: Membership, position: int, *, done: bool) -> None:
     """Stand at the beginning of the stretch that begins at ``position``."""
-    training.holds, training.epoch = True, view.epoch
+    training.holds, training.epoch = True, view.generation
     if not done and position < training.budget.total:
         training.stretch = 0
         while training.stretches[training.stretch].end <= position:
@@ -155,39 +161,39 @@ def _claim(training: Training) -> None:
         training.claim_from(range(now.begin, now.end))
 
 
-async def _same(training: Training, view: View, part: Snapshot, told: dict[str, Any]) -> None:
+async def _same(training: Training, view: Membership, part: RankState, told: dict[str, Any]) -> None:
     """Go on with as many as there were: everyone has its own part."""
-    put_back_weights(training.me, [part])
+    put_back_weights(training.learner, [part])
     _stand_at(training, view, part.position, done=told["done"])
     await training.begin_strategy()
-    put_back_weights(training.me, [part])  # `setup` may scatter them
+    put_back_weights(training.learner, [part])  # `setup` may scatter them
     put_back_strategy(training.acting, part)
     _claim(training)
 
 
-async def _resized(training: Training, view: View, parts: list[Snapshot], told: dict[str, Any]) -> None:
-    """Go on with another number: from the mean of all weights, with what a server alone knows, and ``shared`` state."""
-    me, world, servers = training.me, training.world, training.strategy.servers
-    own = parts[0].tensors["weights"].clone() if parts else me.weights.clone()
+async def _resized(training: Training, view: Membership, parts: list[RankState], told: dict[str, Any]) -> None:
+    """Continue with another number: from the mean of all weights, owned parts, and ``replicated`` state."""
+    learner, world, servers = training.learner, training.world, training.strategy.servers
+    own = parts[0].tensors["weights"].clone() if parts else learner.weights.clone()
     if parts:
-        put_back_weights(me, parts, rates=False)
+        put_back_weights(learner, parts, rates=False)
     _stand_at(training, view, view.plan["checkpoint"]["position"], done=told["done"])
     await training.begin_strategy()
-    keeps = training.acting.keeps(me)
+    keeps = training.acting.owned_parts(learner)
     weight = 0.0 if keeps is None else float(len(parts))
-    await world.mean(me.weights, weight)
-    await me.settle("average", world, weight)
-    for constant in me.constants:
+    await world.mean(learner.weights, weight)
+    await learner.sync_optimizer("average", world, weight)
+    for constant in learner.constants:
         await world.broadcast(constant.data, root=servers)
     for rank, ranges in enumerate(await gather_json(world, [[part.start, part.stop] for part in keeps or ()])):
         for begin, end in ranges:
-            known = own[begin:end].to(me.weights) if world.rank == rank else me.weights[begin:end].clone()
-            me.weights[begin:end].copy_(await world.broadcast(known, root=rank))
+            known = own[begin:end].to(learner.weights) if world.rank == rank else learner.weights[begin:end].clone()
+            learner.weights[begin:end].copy_(await world.broadcast(known, root=rank))
     if world.rank == servers and parts and told["warmup"] == (training.acting is training.warming):
-        put_back_strategy(training.acting, parts[0], training.acting.shared)
-    for name in training.acting.shared:
+        put_back_strategy(training.acting, parts[0], training.acting.replicated)
+    for name in training.acting.replicated:
         await world.broadcast(getattr(training.acting, name), root=servers)
     if training.acting is training.strategy:
-        me.comm, me.stands_for = world, 1  # as `setup` found them
-    training.acting.regroup(me)
+        learner.comm, learner.multiplicity = world, 1  # as `setup` found them
+    training.acting.regroup(learner)
     _claim(training)

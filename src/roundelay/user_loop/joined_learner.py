@@ -24,14 +24,14 @@ from roundelay.runs.run_folder import RunFolder, write_atomically
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task, seed_minibatch
-from roundelay.training.budget import Budget, Claim, Stretch
+from roundelay.training.budget import Budget, Claim, SyncInterval
 from roundelay.training.checkpoint_files import Saver
 from roundelay.training.evaluation import gather_json, is_finite
 from roundelay.training.evaluation import save as save_checkpoint
 from roundelay.training.loop import Gradient, Training
-from roundelay.user_loop.loaders import Own, Pool, is_own, pool_of
+from roundelay.user_loop.loaders import CommonBatches, PrivateBatches, is_private, make_common
 
-__all__ = ["Joined", "Minibatch", "join"]
+__all__ = ["JoinedLearner", "Minibatch", "join"]
 
 T = TypeVar("T")
 B = TypeVar("B")
@@ -49,13 +49,13 @@ def join(
     checkpoints: str | Path | None = None,
     record: str | Path | None = None,
     runtime: Runtime | None = None,
-) -> Joined:
+) -> JoinedLearner:
     """Make this process a learner of the run that torchrun, mpirun or Slurm started, or of one of its own.
 
     ``strategy`` takes over averaging and the optimizer's steps; ``optimizer.step()`` left in the loop does nothing.
     With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats whoever trains it.
-    With ``checkpoints``, a folder of the run's own, `Joined.epochs` saves the state of all after each epoch there, and
-    a job that is started again goes on from it.
+    With ``checkpoints``, a folder, `JoinedLearner.epochs` saves the state of all learners there after each epoch, and a
+    job that is started again continues from it.
     With ``record``, a folder that may be the same, it is written there who computed, communicated and waited when, for
     ``roundelay watch`` and ``roundelay calibrate``.
 
@@ -67,26 +67,26 @@ def join(
     ...         nn.functional.mse_loss(model(x), y).backward()
     >>> learner.close()
     """
-    me, saver, folder = Learner(model, optimizer, clip=clip), None, Path(record) if record is not None else None
+    learner, saver, folder = Learner(model, optimizer, clip=clip), None, Path(record) if record is not None else None
     if checkpoints is not None:
         Path(checkpoints).mkdir(parents=True, exist_ok=True)
         saver = Saver(Path(checkpoints))
     if runtime is not None:
         if folder is not None:
             raise SettingsError("record: the runtime that was given has its own")
-        return Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver)
-    from roundelay.user_loop.runtime_detection import find_runtime  # with all of torch.distributed
+        return JoinedLearner(learner, strategy, runtime, schedule=schedule, seed=seed, saver=saver)
+    from roundelay.user_loop.runtime_detection import detect_runtime  # with all of torch.distributed
 
     resumed = saver is not None and bool(saver.checkpoints.positions())
-    runtime, end = find_runtime(folder, resumed=resumed)
-    return Joined(me, strategy, runtime, schedule=schedule, seed=seed, saver=saver, folder=folder, end=end)
+    runtime, end = detect_runtime(folder, resumed=resumed)
+    return JoinedLearner(learner, strategy, runtime, schedule=schedule, seed=seed, saver=saver, folder=folder, end=end)
 
 
 class _UsersTask(Task):
     """Minibatches of a user's own loop; each counts as one frame unless the user says how many it has."""
 
     nominal_frames = 1
-    per_epoch = 1
+    minibatches_per_epoch = 1
 
     def frames(self, epoch: int, index: int) -> int:
         return 1
@@ -108,7 +108,7 @@ class _Done:
     def __init__(self) -> None:
         self.epochs = self.minibatches = 0
 
-    def attach(self, me: Learner) -> None:
+    def attach(self, learner: Learner) -> None:
         """Need nothing of the learner."""
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -118,12 +118,12 @@ class _Done:
         self.epochs, self.minibatches = int(state["epochs"]), int(state["minibatches"])
 
 
-class Joined:
+class JoinedLearner:
     """A learner in a loop of the user's own."""
 
     def __init__(
         self,
-        me: Learner,
+        learner: Learner,
         strategy: Strategy,
         runtime: Runtime,
         *,
@@ -133,18 +133,18 @@ class Joined:
         folder: Path | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
-        self._seed, self._runtime, self._me, self._folder, self._end_runtime = seed, runtime, me, folder, end
+        self._seed, self._runtime, self._me, self._folder, self._end_runtime = seed, runtime, learner, folder, end
         self._training = Training(
-            me, strategy, runtime, task=_UsersTask(), budget=Budget(1, 1), schedule=schedule, seed=seed or 0
+            learner, strategy, runtime, task=_UsersTask(), budget=Budget(1, 1), schedule=schedule, seed=seed or 0
         )
-        self._training.stretches = [Stretch(0, 0, warmup=False, evaluate=False)]
+        self._training.stretches = [SyncInterval(0, 0, warmup=False, evaluate=False)]
         self._training.saver = saver
-        self._done = me.keepers["loop"] = _Done()
+        self._done = learner.stateful["loop"] = _Done()
         self._claim: Claim | None = None
         self._unmet = False
         self._reached = 0  # where our own minibatches end
-        if me.optimizer is not None:
-            _silence(me.optimizer)
+        if learner.optimizer is not None:
+            _silence(learner.optimizer)
         self._runtime.run(self._training.assemble())
         self._go_on()
         self._describe(ended=False)
@@ -154,7 +154,7 @@ class Joined:
         everyone = self._runtime.run(gather_json(self._training.world, vars(self._done)))
         self._done.epochs = max(each["epochs"] for each in everyone)  # who is new among us was told nothing
         self._done.minibatches = max(each["minibatches"] for each in everyone)
-        self._training.stretches = [Stretch(0, self._done.minibatches, warmup=False, evaluate=False)]
+        self._training.stretches = [SyncInterval(0, self._done.minibatches, warmup=False, evaluate=False)]
         self._training.stretch = 0
 
     def _describe(self, *, ended: bool) -> None:
@@ -166,7 +166,7 @@ class Joined:
         about = {
             "on": "mpi" if under_mpi() else "processes",
             "strategy": type(self._training.strategy).__name__,
-            "learners": self.learners,
+            "learners": self.num_learners,
             "servers": self._training.strategy.servers,
             "parameters": sum(parameter.numel() for parameter in self._me.module.parameters()),
             "ended": ended,
@@ -176,17 +176,17 @@ class Joined:
     @property
     def rank(self) -> int:
         """This learner's number among the learners, from 0; a server's among the servers."""
-        return self._me.number
+        return self._me.index
 
     @property
-    def learners(self) -> int:
+    def num_learners(self) -> int:
         """How many learners train."""
         return self._training.learners
 
     @property
-    def serves(self) -> bool:
+    def is_server(self) -> bool:
         """Whether this rank only serves."""
-        return self._me.serves
+        return self._me.is_server
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Joined:
             save_checkpoint(self._training, minibatches)
             self._runtime.run(_any(self._training.world))
 
-    def share(self, loader: Iterable[B], *, own: bool | None = None) -> Iterator[B]:
+    def share(self, loader: Iterable[B], *, private: bool | None = None) -> Iterator[B]:
         """Hand out this learner's minibatches of ``loader``, and end on all learners together.
 
         By default learners claim the minibatches of one common loader, each used once.  Where the loader gives every
@@ -218,7 +218,11 @@ class Joined:
         all of its own, and uneven numbers do no harm.  A server is handed nothing: it serves until all have finished.
         """
         self._meet()
-        handed = self._own(Own(loader)) if (is_own(loader) if own is None else own) else self._common(loader)
+        handed = (
+            self._own(PrivateBatches(loader))
+            if (is_private(loader) if private is None else private)
+            else self._common(loader)
+        )
         for claim, batch in handed:
             self._claim = claim
             yield batch
@@ -226,11 +230,11 @@ class Joined:
                 raise SettingsError("a minibatch was handed out and not trained: use 'with learner.minibatch():'")
 
     def _common(self, loader: Iterable[B]) -> Iterator[tuple[Claim, B]]:
-        pool: Pool[B] = self._runtime.run(pool_of(self._training.world, loader))
+        pool: CommonBatches[B] = self._runtime.run(make_common(self._training.world, loader))
         first = self._open(len(pool))
         while not self._over:
             epoch = self._training.epoch
-            claim = None if self.serves else self._guarded(self._training.claim())
+            claim = None if self.is_server else self._guarded(self._training.claim())
             if epoch != self._training.epoch:
                 continue  # somebody was lost: claim anew
             if claim is None:
@@ -240,20 +244,20 @@ class Joined:
             else:
                 yield claim, pool[claim.number - first]
 
-    def _own(self, own: Own[B]) -> Iterator[tuple[Claim, B]]:
+    def _own(self, own: PrivateBatches[B]) -> Iterator[tuple[Claim, B]]:
         first, training, rounds = self._open(0), self._training, 0
         epoch, group = -1, training.world
         while not self._over:
             if epoch != training.epoch:
                 epoch, group = training.epoch, training.world.split(training.partition())
-            if self.serves or not (self._guarded(_any(group, own.more)) if group.size > 1 else own.more):
+            if self.is_server or not (self._guarded(_any(group, own.more)) if group.size > 1 else own.more):
                 if epoch == training.epoch:
                     self._meet()
                 continue
             if epoch != training.epoch:
                 continue
-            position, rounds = first + rounds * self.learners, rounds + 1
-            self._reached = position + self.learners
+            position, rounds = first + rounds * self.num_learners, rounds + 1
+            self._reached = position + self.num_learners
             if own.more:
                 yield Claim(position + self.rank, position), own.take()
             else:
@@ -263,7 +267,7 @@ class Joined:
         """Begin a stretch of so many minibatches; return the number of the first."""
         training = self._training
         first = training.stretches[-1].end
-        training.stretches.append(Stretch(first, first + minibatches, warmup=False, evaluate=False))
+        training.stretches.append(SyncInterval(first, first + minibatches, warmup=False, evaluate=False))
         training.stretch = len(training.stretches) - 1
         training.offer([(first, first + minibatches)])
         training.claim_from(range(first, first + minibatches))
@@ -314,7 +318,7 @@ class Joined:
             seed_minibatch(self._seed, 0, claim.number or 0)
         with self._runtime.computing(self._me):
             yield minibatch
-            self._me.collect()
+            self._me.collect_grad()
             self._me.frames = minibatch.frames
         loss = self._check(minibatch, claim.number)
         if gradient is not None:  # else somebody was lost just then, and this minibatch is handed out again
@@ -367,7 +371,7 @@ class Joined:
         """Let the model have the consensus weights inside, to evaluate them; every rank must enter."""
         self._meet()
         vector = self._runtime.run(self._training.acting.consensus(self._me))
-        kept = self._me.seen.clone()
+        kept = self._me.snapshot.clone()
         self._me.load(vector)
         yield vector
         self._me.load(kept)
@@ -381,7 +385,7 @@ class Joined:
                 data = save({name: tensor.detach().contiguous().clone() for name, tensor in state.items()})
                 about = {
                     "strategy": type(self._training.strategy).__name__,
-                    "learners": self.learners,
+                    "learners": self.num_learners,
                     "sha256": hashlib.sha256(data).hexdigest(),
                 }
                 write_atomically(path, data)
@@ -395,7 +399,7 @@ class Joined:
             self._training.saver.wait()
             self._training.saver.close()
         self._runtime.run(_any(self._training.world))
-        self._runtime.run(self._runtime.close(self._me))
+        self._runtime.run(self._runtime.stop_serving(self._me))
         if self._end_runtime is not None:
             self._end_runtime()
         self._describe(ended=True)

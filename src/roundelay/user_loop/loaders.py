@@ -13,13 +13,13 @@ from torch.utils.data.distributed import DistributedSampler
 from roundelay.communicator import Communicator
 from roundelay.errors import SettingsError
 
-__all__ = ["Own", "Pool", "is_own", "pool_of"]
+__all__ = ["CommonBatches", "PrivateBatches", "is_private", "make_common"]
 
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
 
 
-class Pool(Protocol[B_co]):
+class CommonBatches(Protocol[B_co]):
     """Minibatches that any learner may take, by number."""
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class _Batches(Generic[B]):
         return batch
 
 
-async def pool_of(comm: Communicator, loader: Iterable[B]) -> Pool[B]:
+async def make_common(comm: Communicator, loader: Iterable[B]) -> CommonBatches[B]:
     """Return the loader's minibatches as a pool that is the same for everyone in ``comm``."""
     if isinstance(loader, DataLoader):
         mine = [list(batch) for batch in loader.batch_sampler] if comm.rank == 0 else []  # type: ignore[union-attr]  # not own: has one
@@ -72,7 +72,7 @@ async def _from_first(comm: Communicator, numbers: Sequence[int]) -> list[int]:
     return [int(value) for value in values]
 
 
-def is_own(loader: Iterable[Any]) -> bool:
+def is_private(loader: Iterable[Any]) -> bool:
     """Tell whether a loader by its nature gives every learner minibatches of its own."""
     if isinstance(loader, DataLoader):
         samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
@@ -80,7 +80,7 @@ def is_own(loader: Iterable[Any]) -> bool:
     return not isinstance(loader, Sequence)
 
 
-class Own(Generic[B]):
+class PrivateBatches(Generic[B]):
     """A learner's own minibatches, one ahead, so that it knows when there are no more."""
 
     def __init__(self, loader: Iterable[B]) -> None:

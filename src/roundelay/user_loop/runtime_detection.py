@@ -15,12 +15,12 @@ from roundelay.runtimes.processes import external_launch as given
 from roundelay.runtimes.processes.process_runtime import Options, from_environment
 from roundelay.runtimes.single_learner import LocalRuntime
 
-__all__ = ["find_runtime"]
+__all__ = ["detect_runtime"]
 
 _runs = itertools.count()  # of this process, which may join one after another
 
 
-def find_runtime(folder: Path | None, *, resumed: bool) -> tuple[Runtime, Callable[[], None]]:
+def detect_runtime(folder: Path | None, *, resumed: bool) -> tuple[Runtime, Callable[[], None]]:
     """Be a rank of what mpiexec, torchrun or Slurm has started, or else alone; return the runtime, and what ends it.
 
     With ``folder``, each rank writes its record there, and at the end they are made into one.  There must be no record

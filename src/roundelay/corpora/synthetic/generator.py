@@ -33,7 +33,7 @@ from typing import Any
 from roundelay.corpora.data_directory import Utterance, write_split
 from roundelay.corpora.importer import Corpus
 from roundelay.corpora.synthetic import script as synthetic_plan
-from roundelay.corpora.synthetic.script import Shard
+from roundelay.corpora.synthetic.script import ScriptShard
 from roundelay.errors import DataError, MissingExtra, SettingsError
 from roundelay.formats.text_tables import write_table, write_text
 
@@ -110,7 +110,7 @@ def _begin(out: Path, wanted: dict[str, Any]) -> Path:
     return work
 
 
-def _result(work: Path, shard: Shard) -> Path:
+def _result(work: Path, shard: ScriptShard) -> Path:
     return work / f"{shard.number:06d}.json"
 
 
@@ -124,7 +124,7 @@ def _is_whole(out: Path, result: Path) -> bool:
     )
 
 
-def _run(out: Path, seed: int, shards: list[Shard], jobs: int, progress: Progress | None, total: int) -> None:
+def _run(out: Path, seed: int, shards: list[ScriptShard], jobs: int, progress: Progress | None, total: int) -> None:
     done = total - len(shards)
     pool = ThreadPoolExecutor(jobs)
     try:
@@ -138,7 +138,7 @@ def _run(out: Path, seed: int, shards: list[Shard], jobs: int, progress: Progres
         pool.shutdown(cancel_futures=True)
 
 
-def _make_shard(out: Path, seed: int, shard: Shard) -> None:
+def _make_shard(out: Path, seed: int, shard: ScriptShard) -> None:
     """Run one fresh process; numerical libraries get one thread each, since we run as many processes as asked for."""
     result = _result(out / _WORK, shard)
     command = [sys.executable, "-m", "roundelay.corpora.synthetic.shard"]
@@ -150,7 +150,7 @@ def _make_shard(out: Path, seed: int, shard: Shard) -> None:
         raise DataError(f"{lines[-1]} (shard {shard.number} of the synthetic corpus)")
 
 
-def _write_tables(out: Path, work: Path, shards: list[Shard]) -> dict[str, dict[str, float]]:
+def _write_tables(out: Path, work: Path, shards: list[ScriptShard]) -> dict[str, dict[str, float]]:
     """Write every split's tables, then the lexicon and the checksums."""
     totals, lexicon = {}, set()
     sums: list[tuple[str, str]] = []

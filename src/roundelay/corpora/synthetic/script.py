@@ -75,7 +75,7 @@ class Take:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ScriptShard:
     """Takes of one split, from ``begin`` up to ``end``, that one process makes."""
 
     number: int
@@ -125,13 +125,13 @@ def text(words: tuple[str, ...]) -> str:
     return " ".join("eigh" if word == "A" else word if len(word) == 1 else word.lower() for word in words)
 
 
-def shards(hours: float, seed: int) -> list[Shard]:
+def shards(hours: float, seed: int) -> list[ScriptShard]:
     """Cut the corpus into shards, each split taking its share of the hours."""
-    found: list[Shard] = []
+    found: list[ScriptShard] = []
     for split, share in SHARES.items():
         count = _num_takes(hours * share * 3600, seed, split)
         for begin in range(0, count, TAKES_PER_SHARD):
-            found.append(Shard(len(found), split, begin, min(begin + TAKES_PER_SHARD, count)))
+            found.append(ScriptShard(len(found), split, begin, min(begin + TAKES_PER_SHARD, count)))
     return found
 
 

@@ -23,7 +23,7 @@ from roundelay.corpora.synthetic import noise
 from roundelay.corpora.synthetic import script as synthetic_plan
 from roundelay.corpora.synthetic import sentences as grammar
 from roundelay.corpora.synthetic.espeak_phones import SILENCE, Phone, phones, pronunciations
-from roundelay.corpora.synthetic.script import Shard, Take
+from roundelay.corpora.synthetic.script import ScriptShard, Take
 from roundelay.corpora.synthetic.stop_closures import with_closures
 from roundelay.errors import DataError, MissingExtra, RoundelayError
 from roundelay.formats.text_tables import write_text
@@ -36,7 +36,7 @@ _LOUDEST = 0.95
 
 
 @dataclass(frozen=True)
-class Row:
+class ShardRow:
     """An utterance as the tables will have it; times in seconds."""
 
     id: str
@@ -58,7 +58,7 @@ class Row:
     pronunciations: list[tuple[str, ...]]
 
 
-def make(out: Path, seed: int, shard: Shard) -> list[Row]:
+def make(out: Path, seed: int, shard: ScriptShard) -> list[ShardRow]:
     """Speak and write the utterances of one shard."""
     espeak = Espeak()
     others = [] if shard.begin == shard.end else _babblers(espeak, seed, shard)
@@ -69,7 +69,7 @@ def make(out: Path, seed: int, shard: Shard) -> list[Row]:
     return rows
 
 
-def _babblers(espeak: Espeak, seed: int, shard: Shard) -> list[noise.Samples]:
+def _babblers(espeak: Espeak, seed: int, shard: ScriptShard) -> list[noise.Samples]:
     chance = random.Random(f"{seed} babble {shard.split} {shard.begin}")  # noqa: S311 (nothing secret)
     people = synthetic_plan.speakers("train")[:: len(synthetic_plan.speakers("train")) // _NUM_BABBLING]
     said = [
@@ -95,7 +95,7 @@ class _Studio:
         self.active = slice(self.lead, self.lead + len(voice))
         self.speech *= 10 ** (take.level / 20) / np.sqrt(np.mean(self.speech[self.active] ** 2))
 
-    def rows(self, out: Path) -> list[Row]:
+    def rows(self, out: Path) -> list[ShardRow]:
         """Write the utterance, and its noisy copy if there is to be one."""
         take = self.take
         clean = noise.at_snr(self.speech, self._noise("pink"), self.active, CLEAN_SNR)
@@ -113,7 +113,7 @@ class _Studio:
             return noise.babble(self.chance, len(self.speech), self.others)
         return noise.NOISES[name](self.chance, len(self.speech), RATE)
 
-    def _row(self, out: Path, name: str, samples: noise.Samples, sound: dict[str, Any]) -> Row:
+    def _row(self, out: Path, name: str, samples: noise.Samples, sound: dict[str, Any]) -> ShardRow:
         data = _flac(samples)
         path = Path("flac", self.take.speaker.name, f"{name}.flac")
         try:
@@ -122,7 +122,7 @@ class _Studio:
         except OSError as error:
             raise DataError(f"{out / path}: cannot be written: {error.strerror}") from error
         found = phones(self.spoken)
-        return Row(
+        return ShardRow(
             id=name,
             speaker=self.take.speaker.name,
             words=self.take.words,
@@ -174,7 +174,7 @@ def main(arguments: list[str]) -> int:
     """Make the shard that the arguments describe: folder, seed, result file, and the shard as JSON."""
     out, seed, result, shard = arguments
     try:
-        rows = make(Path(out), int(seed), Shard(**json.loads(shard)))
+        rows = make(Path(out), int(seed), ScriptShard(**json.loads(shard)))
         write_text(Path(result), json.dumps([asdict(row) for row in rows]))
     except RoundelayError as error:
         print(error, file=sys.stderr)  # noqa: T201 (the parent process reads this line)

@@ -107,7 +107,7 @@ class Pretraining:
         assert experiment.pretrain is not None
         self.experiment, self.settings = experiment, experiment.pretrain
         self.task = experiment.make_task()
-        self.model = self.task.module()
+        self.model = self.task.make_module()
         self.chain = chain_of(self.model)
         able = len(self.chain) - 1 - (self.settings.kind == "layerwise")
         self.stages = able if self.settings.layers is None else self.settings.layers
@@ -144,7 +144,7 @@ class Pretraining:
 
     def budget(self, stage: int) -> Budget:
         """Count the minibatches of a stage."""
-        per_epoch = self.task.per_epoch
+        per_epoch = self.task.minibatches_per_epoch
         shards = self.experiment.learners if self.experiment.budget.shards == "private" else None
         return Budget(per_epoch, max(1, round(self.settings.epochs_of(stage) * per_epoch)), shards=shards)
 
@@ -206,9 +206,9 @@ class Pretraining:
             seed=experiment.seed,
             record=Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.spans),
         )
-        first = next(training for training in outcome.trainings if not training.me.serves)
-        first.me.load(outcome.consensus)
-        self.absorb(stage, first.me.module)
+        first = next(training for training in outcome.trainings if not training.learner.is_server)
+        first.learner.load(outcome.consensus)
+        self.absorb(stage, first.learner.module)
         about = _about(self, stage, first, outcome.seconds, "virtual")
         if folder is not None:
             self.save(folder / "pretrain", about)
@@ -219,10 +219,10 @@ class Pretraining:
         training = self.job(stage).training(runtime)
         if watch is not None:
             watch(training)
-        training.me.load(runtime.run(training.run()))
-        self.absorb(stage, training.me.module)
+        training.learner.load(runtime.run(training.run()))
+        self.absorb(stage, training.learner.module)
         about = _about(self, stage, training, runtime.now(), "wall")
-        if training.me.number == 0 and not training.me.serves:
+        if training.learner.index == 0 and not training.learner.is_server:
             self.save(folder / "pretrain", about)
         return about
 
@@ -273,7 +273,7 @@ def check(experiment: Experiment) -> None:
     if experiment.pretrain.weights is None:
         Pretraining(experiment)
     else:
-        start_with(experiment.make_task().module(), _read(Path(experiment.pretrain.weights)))
+        start_with(experiment.make_task().make_module(), _read(Path(experiment.pretrain.weights)))
 
 
 def is_wanted(experiment: Experiment, folder: Path) -> bool:
@@ -333,7 +333,7 @@ def train_stage(runtime: Runtime, settings: dict[str, Any], watch: Watch | None 
 
 def _about(pretraining: Pretraining, stage: int, training: Training, seconds: float, clock: str) -> dict[str, Any]:
     """Say what a stage came to."""
-    guarded = getattr(training.me.optimizer, "param_groups", [{}])[0].get("guarded", 0)
+    guarded = getattr(training.learner.optimizer, "param_groups", [{}])[0].get("guarded", 0)
     about = {
         "kind": pretraining.settings.kind,
         "stage": stage + 1,

@@ -79,7 +79,11 @@ class RBMTask(Task):
         self, task: Task, model: nn.Module, layer: str, *, first: bool, seed: int, deviation: float = 0.1
     ) -> None:
         self.task, self.model, self.layer, self.first = task, model, layer, first
-        self.per_epoch, self.nominal_frames, self.held_out = task.per_epoch, task.nominal_frames, task.held_out
+        self.minibatches_per_epoch, self.nominal_frames, self.held_out_minibatches = (
+            task.minibatches_per_epoch,
+            task.nominal_frames,
+            task.held_out_minibatches,
+        )
         self.moments: tuple[Tensor, Tensor] | None = None
         self._seed, self._deviation = seed, deviation
         self._start = None if first else self._mean_and_deviation()[0]
@@ -89,12 +93,12 @@ class RBMTask(Task):
         self.moments = self._mean_and_deviation()
 
     def _mean_and_deviation(self) -> tuple[Tensor, Tensor]:
-        count = min(MINIBATCHES_FOR_MOMENTS, self.per_epoch)
-        every = self.per_epoch // count
+        count = min(MINIBATCHES_FOR_MOMENTS, self.minibatches_per_epoch)
+        every = self.minibatches_per_epoch // count
         rows = torch.cat([inputs_of(self.task, self.model, self.layer, every * k) for k in range(count)]).double()
         return rows.mean(0).float(), rows.std(0, correction=0).clamp(min=1e-4).float()
 
-    def module(self) -> RBM:
+    def make_module(self) -> RBM:
         """Make the RBM, the same each time."""
         layer = self.model.get_submodule(self.layer)
         assert isinstance(layer, nn.Linear)
@@ -117,15 +121,15 @@ class RBMTask(Task):
     def _normalised(self, rows: Tensor) -> Tensor:
         return rows if self.moments is None else (rows - self.moments[0]) / self.moments[1]
 
-    def gradient(self, me: Learner, batch: Tensor) -> float:
+    def gradient(self, learner: Learner, batch: Tensor) -> float:
         """Hand over minus the statistics of contrastive divergence; the loss is the error of the reconstruction."""
-        rbm = me.module
+        rbm = learner.module
         assert isinstance(rbm, RBM)
         statistics, error = rbm.contrast(batch)
         for name, parameter in rbm.named_parameters():
             parameter.grad = statistics[name].neg_()
-        if isinstance(me.optimizer, GuardedMomentum):
-            me.optimizer.note = me.note
+        if isinstance(learner.optimizer, GuardedMomentum):
+            learner.optimizer.note = learner.log
         return error
 
     def score(self, module: nn.Module, index: int) -> Scores:
@@ -136,9 +140,9 @@ class RBMTask(Task):
         errors = (rows - module.visible(module.hidden(rows))).square().mean(1)
         return {"loss": float(errors.sum()), "frames": float(len(rows))}
 
-    def where(self, epoch: int, index: int) -> str:
+    def describe(self, epoch: int, index: int) -> str:
         """Say what is in a minibatch."""
-        return self.task.where(epoch, index)
+        return self.task.describe(epoch, index)
 
 
 class Shallow(Task):
@@ -146,11 +150,15 @@ class Shallow(Task):
 
     def __init__(self, task: Task, chain: Sequence[str], depth: int, done: dict[str, Tensor], *, seed: int) -> None:
         self.task, self._chain, self._depth, self._done, self._seed = task, chain, depth, done, seed
-        self.per_epoch, self.nominal_frames, self.held_out = task.per_epoch, task.nominal_frames, task.held_out
+        self.minibatches_per_epoch, self.nominal_frames, self.held_out_minibatches = (
+            task.minibatches_per_epoch,
+            task.nominal_frames,
+            task.held_out_minibatches,
+        )
 
-    def module(self) -> nn.Module:
+    def make_module(self) -> nn.Module:
         """Make the network: layers that are trained already, one that is not, and an output layer of its own."""
-        model = self.task.module()
+        model = self.task.make_module()
         model.load_state_dict(self._done, strict=False)
         output, last = (model.get_submodule(self._chain[place]) for place in (-1, self._depth - 1))
         assert isinstance(output, nn.Linear)
@@ -184,6 +192,6 @@ class Shallow(Task):
         """Return sums over a held-out minibatch."""
         return self.task.score(module, index)
 
-    def where(self, epoch: int, index: int) -> str:
+    def describe(self, epoch: int, index: int) -> str:
         """Say what is in a minibatch."""
-        return self.task.where(epoch, index)
+        return self.task.describe(epoch, index)

@@ -36,7 +36,7 @@ class MomentumRamp:
         step = min(self.steps, int(frames / self.step_frames))
         return 1.0 - (self.first + (self.last - self.first) * step / self.steps)
 
-    def met(self, scores: Scores) -> bool:
+    def on_evaluation(self, scores: Scores) -> bool:
         """Never stop early."""
         return False
 

@@ -80,7 +80,7 @@ def pretrain_as_rank(experiment: Experiment, out: Path, stage_of: Stage, *, as_j
         part = f"pretrain/{stage + 1}"
         with Display(stages.budget(stage).total) as display, stage_of(out / part, part) as runtime:
             about = stages.train(stage, runtime, out, watch=display.watch)
-        if runtime.seat == experiment.strategy.servers:
+        if runtime.initial_rank == experiment.strategy.servers:
             _report(about, as_json=as_json)
     return stages.done
 

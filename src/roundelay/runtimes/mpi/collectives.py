@@ -12,7 +12,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from roundelay.errors import Mismatch
-from roundelay.runtimes.mpi.mpi_messages import HEADER_WORDS, Bytes, Header, Lender, tensor_in
+from roundelay.runtimes.mpi.mpi_messages import HEADER_WORDS, Bytes, Lender, MessageHeader, tensor_in
 from roundelay.runtimes.mpi.progress_engine import TURNS, Engine, Operation
 from roundelay.runtimes.processes.transport.messages import Layout
 from roundelay.runtimes.weighted_mean import divide
@@ -34,11 +34,11 @@ class Collective(Operation[T]):
     where what is to be sent depends on what has come.
     """
 
-    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: Header, x: Tensor) -> None:
+    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: MessageHeader, x: Tensor) -> None:
         super().__init__(engine)
         self.comm, self.header, self.x, self.size = comm, header, x, x.nbytes
         self.rank, self.others = comm.rank, [rank for rank in range(comm.size) if rank != comm.rank]
-        self.headers: list[Header] = []
+        self.headers: list[MessageHeader] = []
         self._turn = header.sequence % TURNS
         self._words = np.zeros((comm.size, HEADER_WORDS + INLINE_WORDS), np.int64)
         self._words[self.rank, :HEADER_WORDS] = header.words()
@@ -58,7 +58,7 @@ class Collective(Operation[T]):
             if not self._calls.Test():
                 return False
             self.arrived = self.engine.now()
-            self.headers = [Header.read(words) for words in self._words]
+            self.headers = [MessageHeader.read(words) for words in self._words]
             self._check_match()
         while True:
             self._requests = [request for request in self._requests if not request.Test()]
@@ -94,9 +94,9 @@ class Collective(Operation[T]):
         """Start to send bytes."""
         return self.comm.Isend([buffer, buffer.size, MPI.BYTE], to, tag + self._turn)
 
-    def receive(self, buffer: Bytes, of: int, tag: int) -> MPI.Request:
+    def receive(self, buffer: Bytes, source: int, tag: int) -> MPI.Request:
         """Start to receive bytes."""
-        return self.comm.Irecv([buffer, buffer.size, MPI.BYTE], of, tag + self._turn)
+        return self.comm.Irecv([buffer, buffer.size, MPI.BYTE], source, tag + self._turn)
 
     def _check_match(self) -> None:
         for rank, theirs in enumerate(self.headers):
@@ -201,7 +201,7 @@ class Broadcast(Collective[Tensor]):
 class Gather(Collective[list[Tensor]]):
     """Everyone's tensor, sent by everyone to everyone; who receives knows all sizes by the headers."""
 
-    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: Header, x: Tensor, lender: Lender) -> None:
+    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: MessageHeader, x: Tensor, lender: Lender) -> None:
         self._lender = lender
         super().__init__(engine, comm, header, x)
 

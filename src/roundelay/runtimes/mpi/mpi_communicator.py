@@ -14,7 +14,7 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import Mismatch
 from roundelay.runtimes.mpi.collectives import Broadcast, Gather, Mean
-from roundelay.runtimes.mpi.mpi_messages import Header, Lender, unpack
+from roundelay.runtimes.mpi.mpi_messages import Lender, MessageHeader, unpack
 from roundelay.runtimes.mpi.progress_engine import ANSWER, REQUEST, TURNS, Engine, Incoming, Operation
 from roundelay.runtimes.single_learner import Settled
 
@@ -55,16 +55,16 @@ class MpiCommunicator:
             return Settled(x)
         return self._start(Broadcast(self.engine, self.comm, self._header("broadcast", x, root), x))
 
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+    def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         """Send to one rank, receive from another."""
-        engine, sent, received = self.engine, self._sent[to], self._received[of]
-        self._sent[to], self._received[of] = sent + 1, received + 1
+        engine, sent, received = self.engine, self._sent[to], self._received[source]
+        self._sent[to], self._received[source] = sent + 1, received + 1
         engine.observer.count_bytes(x.nbytes if to != self.rank else 0)
         with engine.lock:
             self._lenders["exchange"].reclaim()
-            header = Header.of("exchange", x, sequence=sent, rank=self.rank)
+            header = MessageHeader.of("exchange", x, sequence=sent, rank=self.rank)
             engine.send(self.comm, header, x, to=to, tag=EXCHANGE + sent % TURNS)
-            theirs = Incoming(self.comm, of, EXCHANGE + received % TURNS, engine.buffers)
+            theirs = Incoming(self.comm, source, EXCHANGE + received % TURNS, engine.buffers)
             return self._start(_Received(self, theirs, x, self._lenders["exchange"]))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
@@ -78,7 +78,7 @@ class MpiCommunicator:
         with engine.lock:
             self._lenders["request"].reclaim()
             number, peer = engine.next_request(), self.members[to]
-            header = Header.of("request", x, sequence=number, rank=self.rank)
+            header = MessageHeader.of("request", x, sequence=number, rank=self.rank)
             engine.send(engine.post, header, x, to=peer, tag=REQUEST)
             answer = Incoming(engine.post, peer, ANSWER + number % TURNS, engine.buffers)
             return self._start(_Received(self, answer, x, self._lenders["request"]))
@@ -121,12 +121,12 @@ class MpiCommunicator:
         common = int(np.bitwise_and.reduce(everyone[:, 1]))
         return (common & -common).bit_length() - 1 if common else None
 
-    def _header(self, verb: str, x: Tensor, argument: float = 0.0) -> Header:
+    def _header(self, verb: str, x: Tensor, argument: float = 0.0) -> MessageHeader:
         self._collectives += 1
         # What a member sends by the ring algorithm, whatever MPI chooses: so that runtimes can be compared.
         share = {"mean": 2 * (self.size - 1) / self.size, "gather": self.size - 1, "broadcast": 1.0}[verb]
         self.engine.observer.count_bytes(x.nbytes * share)
-        return Header.of(verb, x, sequence=self._collectives, rank=self.rank, argument=argument)
+        return MessageHeader.of(verb, x, sequence=self._collectives, rank=self.rank, argument=argument)
 
     def _start(self, operation: Operation[T]) -> Operation[T]:
         self.engine.begin(operation)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from roundelay.runtimes.processes.transport.messages import Layout
 
-__all__ = ["HEADER_WORDS", "Buffers", "Bytes", "Header", "Lender", "pack", "tensor_in", "unpack"]
+__all__ = ["HEADER_WORDS", "Buffers", "Bytes", "Lender", "MessageHeader", "pack", "tensor_in", "unpack"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -23,7 +23,7 @@ VERBS = ("mean", "gather", "broadcast", "exchange", "request", "answer")
 
 
 @dataclass(frozen=True)
-class Header:
+class MessageHeader:
     """What a message or a call of a collective is."""
 
     verb: str
@@ -35,7 +35,7 @@ class Header:
     """A mean's weight, or a broadcast's root."""
 
     @classmethod
-    def of(cls, verb: str, x: Tensor, *, sequence: int, rank: int, argument: float = 0.0) -> Header:
+    def of(cls, verb: str, x: Tensor, *, sequence: int, rank: int, argument: float = 0.0) -> MessageHeader:
         """Describe ``x``."""
         return cls(verb, sequence, rank, Layout.of(x), argument)
 
@@ -48,7 +48,7 @@ class Header:
         return words
 
     @classmethod
-    def read(cls, words: npt.NDArray[np.int64]) -> Header:
+    def read(cls, words: npt.NDArray[np.int64]) -> MessageHeader:
         """Read what `words` wrote."""
         verb, sequence, rank = (int(word) for word in words[:3])
         layout = Layout.decode(tuple(int(word) for word in words[4:]))
@@ -58,7 +58,7 @@ class Header:
         root = f", root={int(self.argument)}" if self.verb == "broadcast" else ""
         return f"{self.verb}({self.layout.shape} {str(self.layout.dtype).removeprefix('torch.')}{root})"
 
-    def matches(self, other: Header) -> bool:
+    def matches(self, other: MessageHeader) -> bool:
         """Tell whether two ranks may make these calls as one collective."""
         mine, theirs = self.layout, other.layout
         same_layout = mine.dtype == theirs.dtype and (self.verb == "gather" or mine.shape == theirs.shape)
@@ -114,7 +114,7 @@ def tensor_in(buffer: Bytes, layout: Layout, offset: int = 0) -> Tensor:
     return torch.frombuffer(memory, dtype=layout.dtype, count=count, offset=offset).view(layout.shape)
 
 
-def pack(header: Header, x: Tensor, buffers: Buffers) -> tuple[Bytes, int]:
+def pack(header: MessageHeader, x: Tensor, buffers: Buffers) -> tuple[Bytes, int]:
     """Copy header and tensor into one buffer; return it and how much of it is used."""
     size = HEADER_BYTES + header.layout.nbytes
     buffer = buffers.take(size)
@@ -123,7 +123,7 @@ def pack(header: Header, x: Tensor, buffers: Buffers) -> tuple[Bytes, int]:
     return buffer, size
 
 
-def unpack(buffer: Bytes) -> tuple[Header, Tensor]:
+def unpack(buffer: Bytes) -> tuple[MessageHeader, Tensor]:
     """Return the header in a buffer that `pack` made, and the tensor, which stays in it."""
-    header = Header.read(buffer[:HEADER_BYTES].view(np.int64))
+    header = MessageHeader.read(buffer[:HEADER_BYTES].view(np.int64))
     return header, tensor_in(buffer, header.layout, HEADER_BYTES)

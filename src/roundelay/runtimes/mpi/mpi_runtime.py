@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TypeVar
 from roundelay.errors import CommunicationError, MissingExtra
 from roundelay.learner import Learner
 from roundelay.runs.record import Kind, Record, merge_records
-from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtime import Clock, GradientWork, MakePlan, Membership
 from roundelay.runtimes.strategy_lock import complete
 from roundelay.strategy import Strategy
 from roundelay.training.evaluation import gather_json
@@ -111,7 +111,7 @@ class MpiRuntime:
     """
 
     clock: Clock = "wall"
-    lossy = False
+    elastic = False
 
     def __init__(self, folder: Path | None, *, spans: int, slow: dict[int, float]) -> None:
         from mpi4py import MPI
@@ -120,7 +120,7 @@ class MpiRuntime:
         from roundelay.runtimes.mpi.shared_counter import Counter
 
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-        self.seat, self.seats = self.rank, self.size
+        self.initial_rank, self.initial_size = self.rank, self.size
         self.folder, self.slow = folder, slow
         self.record = Record(folder / f"record-{self.rank}.jsonl" if folder else None, clock=self.clock, spans=spans)
         self._start = time.monotonic()
@@ -136,7 +136,7 @@ class MpiRuntime:
         """Our name in records and messages."""
         if self._me is None:
             return f"learner {self.rank}"
-        return f"{'server' if self._me.serves else 'learner'} {self._me.number}"
+        return f"{'server' if self._me.is_server else 'learner'} {self._me.index}"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the training loop to its end; we hold the baton all the while."""
@@ -158,9 +158,9 @@ class MpiRuntime:
         if self._still_since is None:
             self.record.add(self.who, "bytes", count)
 
-    def stand_still(self, *, still: bool) -> None:
+    def pause_clock(self, *, paused: bool) -> None:
         """Record what learners do when they meet as evaluation, whatever it is."""
-        if still:
+        if paused:
             self._still_since = self.now()
         elif self._still_since is not None:
             begin, self._still_since = self._still_since, None
@@ -179,7 +179,7 @@ class MpiRuntime:
 
     # -- membership ---------------------------------------------------------------------------------------------
 
-    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+    async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
         """Agree once with everyone; a second time would be after a loss."""
         from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
 
@@ -187,38 +187,38 @@ class MpiRuntime:
             raise CommunicationError("a learner was lost, which an MPI job cannot survive; the run can be resumed")
         comm = MpiCommunicator(self.engine, self.engine.world, range(self.size))
         reports = await gather_json(comm, report)
-        plan = resolve(reports, []) if self.rank == 0 else None
+        plan = make_plan(reports, []) if self.rank == 0 else None
         plan = (await gather_json(comm, plan))[0]
         self.engine.finish(self.engine.post.Ibarrier())
-        self._start, self._me, me.comm, me.number = time.monotonic(), me, comm, self.rank
-        return View(0, self.rank, self.size, plan)
+        self._start, self._me, learner.comm, learner.index = time.monotonic(), learner, comm, self.rank
+        return Membership(0, self.rank, self.size, plan)
 
-    def trained(self, numbers: Sequence[int]) -> None:
+    def mark_safe(self, numbers: Sequence[int]) -> None:
         """Put nothing down: nobody outlives anybody."""
 
-    def newcomers(self, key: str = "") -> bool:
+    def has_newcomers(self, key: str = "") -> bool:
         """Nobody joins an MPI job."""
         return False
 
     # -- training -----------------------------------------------------------------------------------------------
 
-    def open(self, me: Learner, strategy: Strategy) -> None:
+    def start_serving(self, learner: Learner, strategy: Strategy) -> None:
         """Let requests in."""
-        self.engine.open(me, strategy)
+        self.engine.open(learner, strategy)
 
-    async def close(self, me: Learner) -> None:
+    async def stop_serving(self, learner: Learner) -> None:
         """Let no more requests in, and see that all answers have left."""
         self.engine.drain()
         self.engine.close()
         self._closed = True
 
-    def count(self, key: str, amount: int) -> Awaitable[int]:
+    def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a common number."""
         return self._counter.add(key, amount)
 
-    async def compute(self, me: Learner, work: Work) -> None:
+    async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Take the gradient with the baton down."""
-        with self._computing(me, busy=bool(work.parts)) as guard:
+        with self._computing(learner, busy=bool(work.parts)) as guard:
 
             def ready(part: slice) -> None:
                 with guard():
@@ -226,20 +226,20 @@ class MpiRuntime:
 
             work.run(ready if work.parts else None)
 
-    def computing(self, me: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[None]]]:
+    def computing(self, learner: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[None]]]:
         """Put the baton down; what is yielded takes it."""
-        return self._computing(me, busy=True)
+        return self._computing(learner, busy=True)
 
     @contextlib.contextmanager
-    def _computing(self, me: Learner, *, busy: bool) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    def _computing(self, learner: Learner, *, busy: bool) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         begin = self.now()
         with self.engine.aside(busy=busy):
             yield self.engine.baton.held
-            factor = 1.0 if me.serves else self.slow.get(me.number, 1.0)
+            factor = 1.0 if learner.is_server else self.slow.get(learner.index, 1.0)
             if factor > 1.0:
                 time.sleep((factor - 1.0) * (self.now() - begin))
-        if me.frames:
-            self.note("compute", begin, self.now(), frames=me.frames)
+        if learner.frames:
+            self.note("compute", begin, self.now(), frames=learner.frames)
 
     def finish(self) -> None:
         """End it, when all have trained: every rank calls this, and rank 0 leaves one record behind."""

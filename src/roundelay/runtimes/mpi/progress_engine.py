@@ -17,12 +17,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from mpi4py import MPI
 from torch import Tensor
 
-from roundelay.communicator import Later
+from roundelay.communicator import DeferredReply
 from roundelay.errors import CommunicationError
 from roundelay.learner import Learner
 from roundelay.runs.record import Kind
-from roundelay.runtimes.mpi.mpi_messages import Buffers, Bytes, Header, pack, unpack
-from roundelay.runtimes.strategy_lock import Baton
+from roundelay.runtimes.mpi.mpi_messages import Buffers, Bytes, MessageHeader, pack, unpack
+from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.strategy import Strategy
 
 __all__ = ["ANSWER", "REQUEST", "TURNS", "Engine", "Incoming", "Observer", "Operation", "Outgoing"]
@@ -155,7 +155,7 @@ class Engine:
             raise CommunicationError("this MPI library was started without threads: requests could not be served")
         self.world, self.observer, self.now = world, observer, observer.now
         self.post = world.Dup()  # requests, answers and barriers, so that they never meet what strategies call
-        self.lock, self.baton, self.buffers = threading.RLock(), Baton(), Buffers()
+        self.lock, self.baton, self.buffers = threading.RLock(), StrategyLock(), Buffers()
         self._held = contextlib.ExitStack()
         self._held.enter_context(self.baton.held())  # by the thread that made us, until `stop`
         self.counting = False  # whether others may need us to make progress on a window
@@ -221,9 +221,9 @@ class Engine:
 
     # -- serving ------------------------------------------------------------------------------------------------
 
-    def open(self, me: Learner, strategy: Strategy) -> None:
+    def open(self, learner: Learner, strategy: Strategy) -> None:
         """Let requests in."""
-        self._serving = (me, strategy)
+        self._serving = (learner, strategy)
         while self._own:
             self._answer(*self._own.popleft())
 
@@ -238,7 +238,7 @@ class Engine:
         else:
             self._answer(x, rank, give)
 
-    def send(self, comm: MPI.Intracomm, header: Header, x: Tensor, *, to: int, tag: int) -> None:
+    def send(self, comm: MPI.Intracomm, header: MessageHeader, x: Tensor, *, to: int, tag: int) -> None:
         """Copy a tensor and send the copy."""
         with self.lock:
             buffer, size = pack(header, x, self.buffers)
@@ -270,7 +270,7 @@ class Engine:
 
             def give(answer: Tensor) -> None:
                 self.observer.count_bytes(answer.nbytes)
-                reply = Header.of("answer", answer, sequence=header.sequence, rank=self.world.rank)
+                reply = MessageHeader.of("answer", answer, sequence=header.sequence, rank=self.world.rank)
                 self.send(self.post, reply, answer, to=request.source, tag=ANSWER + header.sequence % TURNS)
 
             self._answer(theirs, header.rank, give)
@@ -278,16 +278,16 @@ class Engine:
                 self.buffers.give(request.buffer)
         return True
 
-    def _answer(self, theirs: Tensor, of: int, give: Callable[[Tensor], None]) -> None:
+    def _answer(self, theirs: Tensor, source: int, give: Callable[[Tensor], None]) -> None:
         assert self._serving is not None
-        me, strategy = self._serving
+        learner, strategy = self._serving
         begin = self.now()
-        answer = strategy.serve(me, theirs, of)
-        if isinstance(answer, Later):
-            answer.then(give)
+        answer = strategy.serve(learner, theirs, source)
+        if isinstance(answer, DeferredReply):
+            answer.on_send(give)
         else:
             give(answer)
-        self.observer.note("serve", begin, self.now(), of=of)
+        self.observer.note("serve", begin, self.now(), source=source)
 
     # -- the thread ---------------------------------------------------------------------------------------------
 

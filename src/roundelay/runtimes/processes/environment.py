@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.errors import CommunicationError, SettingsError
-from roundelay.runtimes.processes.transport.key_value_store import Store, StoreGone, connect_store, keep_store, reason
+from roundelay.runtimes.processes.transport.key_value_store import (
+    KeyValueStore,
+    StoreGone,
+    connect_store,
+    keep_store,
+    reason,
+)
 
 __all__ = ["World", "find", "first_of", "host_name", "local_address"]
 
@@ -46,7 +52,7 @@ class World:
         """Where the others reach us."""
         return local_address(*self.meeting)
 
-    def connect(self, patience_seconds: float) -> Store:
+    def connect(self, patience_seconds: float) -> KeyValueStore:
         """Connect to the store, or keep it, if that is our part."""
         host, port = self.meeting
         try:

@@ -10,23 +10,23 @@ from pathlib import Path
 
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
-from roundelay.runtimes.fault_plan import Event, check_all_fired
-from roundelay.runtimes.processes.transport.key_value_store import Store
+from roundelay.runtimes.fault_plan import PlannedFault, check_all_fired
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
 
-__all__ = ["Havoc"]
+__all__ = ["FaultInjector"]
 
 
-class Havoc:
+class FaultInjector:
     """The events of a run that befall the processes of one launcher, each when its time has come."""
 
-    def __init__(self, events: Sequence[Event], servers: int, mine: Sequence[int], folder: Path | None) -> None:
+    def __init__(self, events: Sequence[PlannedFault], servers: int, mine: Sequence[int], folder: Path | None) -> None:
         for event in events:
             if event.what == "cut":
                 raise SettingsError(f"--chaos: {event}: links are cut in the simulator only; use --on simulator")
         self._ranks = {event: [rank for rank in event.ranks(servers) if rank in mine] for event in events}
         self._names = {rank: f"server {rank}" if rank < servers else f"learner {rank - servers}" for rank in mine}
         self._unfired = [event for event in events if self._ranks[event]]
-        self._due: list[tuple[float, int, int | None, Event]] = []  # when, to which process, which signal
+        self._due: list[tuple[float, int, int | None, PlannedFault]] = []  # when, to which process, which signal
         for event in self._unfired:
             number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(event.what)
             for rank in self._ranks[event]:
@@ -45,7 +45,7 @@ class Havoc:
             if event.what == "slow" and rank in ranks
         ]
 
-    def wreak(self, store: Store, alive: dict[int, int], send: Callable[[int, int], None]) -> float:
+    def wreak(self, store: KeyValueStore, alive: dict[int, int], send: Callable[[int, int], None]) -> float:
         """Let happen what is due to those ``alive``, processes by rank; return in how many seconds to come again."""
         if not self._due:
             return math.inf
@@ -64,7 +64,7 @@ class Havoc:
                 self._note(event, rank, number, now)
         return max(0.001, min((due[0] for due in self._due), default=math.inf) - now)
 
-    def _note(self, event: Event, rank: int, number: int | None, now: float) -> None:
+    def _note(self, event: PlannedFault, rank: int, number: int | None, now: float) -> None:
         if number != signal.SIGCONT and event in self._unfired:
             self._unfired.remove(event)
         if self._record is not None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes.environment import local_address
-from roundelay.runtimes.processes.transport.key_value_store import Store, StoreGone, connect_store, keep_store
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store, keep_store
 
-__all__ = ["Hosts", "Meeting", "fail_run", "meet"]
+__all__ = ["HostInfo", "Hosts", "fail_run", "meet"]
 
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.1
@@ -51,10 +51,10 @@ class Hosts:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class HostInfo:
     """A host's part in a run, once all hosts have come."""
 
-    store: Store
+    store: KeyValueStore
     at: tuple[str, int]
     """Where the store is."""
     number: int
@@ -68,11 +68,11 @@ class Meeting:
 
 
 @contextlib.contextmanager
-def meet(hosts: Hosts | None) -> Iterator[Meeting]:
+def meet(hosts: Hosts | None) -> Iterator[HostInfo]:
     """Meet the other hosts, where there are any, and part from them at the end."""
     if hosts is None:
         store, port = keep_store(LOOPBACK)
-        yield Meeting(store, (LOOPBACK, port), 0, 1, LOOPBACK)
+        yield HostInfo(store, (LOOPBACK, port), 0, 1, LOOPBACK)
         return
     host, port = hosts.parse()
     first = _keep(hosts, host, port)
@@ -83,7 +83,7 @@ def meet(hosts: Hosts | None) -> Iterator[Meeting]:
         number = 0 if first is not None else _take_number(hosts, store)
         store.set(f"host/{number}", True)
         _await_all(hosts, store, "host", hosts.timeout_seconds)
-        yield Meeting(store, (host, port), number, hosts.count, local_address(host, port))
+        yield HostInfo(store, (host, port), number, hosts.count, local_address(host, port))
     except StoreGone as error:
         raise CommunicationError(f"rendezvous {hosts.rendezvous}: the first host is gone") from error
     else:
@@ -93,13 +93,13 @@ def meet(hosts: Hosts | None) -> Iterator[Meeting]:
                 _await_all(hosts, store, "parted", min(PART_SECONDS, hosts.timeout_seconds))
 
 
-def fail_run(store: Store, what: dict[str, Any]) -> None:
+def fail_run(store: KeyValueStore, what: dict[str, Any]) -> None:
     """Tell the other launchers that the run is to end."""
     with contextlib.suppress(StoreGone):
         store.settle("failed", what)
 
 
-def _keep(hosts: Hosts, host: str, port: int) -> Store | None:
+def _keep(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
     """Keep the store if that is our part; ``None``: it is another host's."""
     if hosts.number not in (None, 0):
         return None
@@ -112,7 +112,7 @@ def _keep(hosts: Hosts, host: str, port: int) -> Store | None:
         raise SettingsError(f"rendezvous {hosts.rendezvous}: {reason}") from error
 
 
-def _reach(hosts: Hosts, host: str, port: int) -> Store:
+def _reach(hosts: Hosts, host: str, port: int) -> KeyValueStore:
     """Connect to the first host's store, once it is there."""
     deadline = time.monotonic() + hosts.timeout_seconds
     while True:
@@ -133,7 +133,7 @@ def _reach(hosts: Hosts, host: str, port: int) -> Store:
         ) from error
 
 
-def _take_number(hosts: Hosts, store: Store) -> int:
+def _take_number(hosts: Hosts, store: KeyValueStore) -> int:
     store.wait("token")
     if store.get("token") != hosts.token:
         raise SettingsError(f"rendezvous {hosts.rendezvous}: another run is there, which has another --token")
@@ -143,7 +143,7 @@ def _take_number(hosts: Hosts, store: Store) -> int:
     return number
 
 
-def _await_all(hosts: Hosts, store: Store, key: str, seconds: float) -> None:
+def _await_all(hosts: Hosts, store: KeyValueStore, key: str, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     missing = set(range(hosts.count))
     while missing := {number for number in missing if not store.has(f"{key}/{number}")}:

@@ -12,13 +12,13 @@ from typing import Any
 from roundelay import errors
 from roundelay.errors import CommunicationError, RoundelayError, SettingsError
 from roundelay.runs.record import merge_records
-from roundelay.runtimes.fault_plan import Chaos
-from roundelay.runtimes.processes.fault_injector import Havoc
+from roundelay.runtimes.fault_plan import FaultPlan
+from roundelay.runtimes.processes.fault_injector import FaultInjector
 from roundelay.runtimes.processes.fork_server import ForkServer, lend_server
-from roundelay.runtimes.processes.hosts import Hosts, Meeting, fail_run, meet
+from roundelay.runtimes.processes.hosts import HostInfo, Hosts, fail_run, meet
 from roundelay.runtimes.processes.membership import bury, current_id, latest_view
-from roundelay.runtimes.processes.transport.key_value_store import Store
-from roundelay.runtimes.processes.transport_choice import Options, Place
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
+from roundelay.runtimes.processes.transport_choice import Options, ProcessInfo
 
 __all__ = ["run"]
 
@@ -37,7 +37,7 @@ def run(
     folder: Path | None = None,
     options: Options | None = None,
     hosts: Hosts | None = None,
-    chaos: Chaos | None = None,
+    chaos: FaultPlan | None = None,
 ) -> list[Any]:
     """Call ``entry`` as ``function(runtime, settings)`` in ``size`` processes; return what each returned.
 
@@ -56,12 +56,12 @@ def run(
         store.set(f"settings/{meeting.number}", settings)
         if meeting.number == 0:
             store.add("ids", size)
-        chaos = chaos or Chaos()
-        havoc = Havoc(chaos.events, chaos.servers, meeting.share(size), folder)
+        chaos = chaos or FaultPlan()
+        havoc = FaultInjector(chaos.events, chaos.servers, meeting.share(size), folder)
         crew = _Crew(server, store, options.patience_seconds, several=hosts is not None, restarts=chaos.rejoins)
         try:
             for learner in meeting.share(size):
-                place = Place(learner, size, f"host {meeting.number}", meeting.address, lossy=True)
+                place = ProcessInfo(learner, size, f"host {meeting.number}", meeting.address, lossy=True)
                 job = _job(entry, place, meeting, folder, options)
                 crew.start(learner, job | {"slowed": havoc.slowed(learner)})
             crew.watch(havoc)
@@ -77,7 +77,7 @@ def run(
         return [store.get(f"result/{learner}") for learner in range(size)]
 
 
-def _job(entry: str, place: Place, meeting: Meeting, folder: Path | None, options: Options) -> dict[str, Any]:
+def _job(entry: str, place: ProcessInfo, meeting: HostInfo, folder: Path | None, options: Options) -> dict[str, Any]:
     return {
         "entry": entry,
         "place": dataclasses.asdict(place),
@@ -92,7 +92,7 @@ class _Crew:
     """The processes that this launcher has started."""
 
     def __init__(
-        self, server: ForkServer, store: Store, patience_seconds: float, *, several: bool, restarts: int
+        self, server: ForkServer, store: KeyValueStore, patience_seconds: float, *, several: bool, restarts: int
     ) -> None:
         self._server, self._store, self._patience, self._restarts = server, store, patience_seconds, restarts
         self._several = several  # hosts: whether others may have failed
@@ -107,7 +107,7 @@ class _Crew:
         self._alive[process], self._jobs[learner] = learner, job
         self._store.set(f"process/{learner}", process)
 
-    def watch(self, havoc: Havoc) -> None:
+    def watch(self, havoc: FaultInjector) -> None:
         """Wait until all have ended; raise what the first one to raise did."""
         last_end = time.monotonic()
         while self._alive:

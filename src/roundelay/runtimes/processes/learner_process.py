@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from roundelay.errors import RoundelayError, SettingsError
-from roundelay.runtimes.processes.membership import NotNeeded
-from roundelay.runtimes.processes.process_runtime import Options, Place, ProcessRuntime
-from roundelay.runtimes.processes.transport.key_value_store import Store, StoreGone, connect_store
+from roundelay.runtimes.processes.membership import RunFinished
+from roundelay.runtimes.processes.process_runtime import Options, ProcessInfo, ProcessRuntime
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store
 
 __all__ = ["Entry", "find_entry", "work"]
 
@@ -60,7 +60,7 @@ def work(job: dict[str, Any]) -> int:
     options = Options(**{**job["options"], "slow": {int(k): v for k, v in job["options"]["slow"].items()}})
     torch.set_num_threads(options.threads)
     store = connect_store(*job["store"])
-    place = Place(**job["place"])
+    place = ProcessInfo(**job["place"])
     runtime: ProcessRuntime | None = None
     try:
         folder = Path(job["records"]) if job["records"] is not None else None
@@ -69,7 +69,7 @@ def work(job: dict[str, Any]) -> int:
         result = find_entry(job["entry"])(runtime, store.get(f"settings/{job['host_number']}"))
         store.set(f"result/{place.learner}", result)
         runtime.leave()
-    except NotNeeded as error:
+    except RunFinished as error:
         logger.info("%s", error)
     except _ToldToEnd:  # wherever we were: nobody knows whose the baton is, so that nothing is closed but the record
         if runtime is not None:
@@ -88,7 +88,7 @@ def work(job: dict[str, Any]) -> int:
     return 0
 
 
-def _hand_in(store: Store, learner: int, who: str, error: BaseException) -> None:
+def _hand_in(store: KeyValueStore, learner: int, who: str, error: BaseException) -> None:
     """Tell the launcher what went wrong."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which it may send us because of another's error
     message = str(error) if isinstance(error, RoundelayError) else f"{type(error).__name__}: {error}"

@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundelay.errors import CommunicationError
-from roundelay.runtime import Resolve
-from roundelay.runtimes.processes.transport.key_value_store import Store, StoreGone, reason
+from roundelay.runtime import MakePlan
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, reason
 
-__all__ = ["Agreement", "Membership", "NotNeeded", "bury", "current_id", "latest_view"]
+__all__ = ["GenerationAgreement", "MembershipProtocol", "RunFinished", "bury", "current_id", "latest_view"]
 
 POLL_SECONDS = 0.002
 JOIN_SECONDS = 2.0
@@ -43,12 +43,12 @@ KEPT = 100
 logger = logging.getLogger(__name__)
 
 
-class NotNeeded(CommunicationError):
+class RunFinished(CommunicationError):
     """We asked to join, and the others have finished."""
 
 
 @dataclass(frozen=True)
-class Agreement:
+class GenerationAgreement:
     """An epoch that all its members have agreed on and are ready for."""
 
     epoch: int
@@ -58,16 +58,18 @@ class Agreement:
     """How to reach each member."""
 
 
-class Membership:
+class MembershipProtocol:
     """One learner's part in the protocol."""
 
-    def __init__(self, store: Store, learner: int, size: int, *, patience_seconds: float, joins: bool = False) -> None:
+    def __init__(
+        self, store: KeyValueStore, learner: int, size: int, *, patience_seconds: float, joins: bool = False
+    ) -> None:
         self.store, self.id, self.patience = store, learner, patience_seconds
         self._joins = joins  # whether we come when the others have begun
         self._name = learner  # the launcher's for this process, for good
         self.epoch, self.members = -1, list(range(size))
         self.asked = 0  # how many newcomers have been let in or given up
-        self._pulse = Pulse(store.clone(), learner, patience_seconds, silent=self._silent, gone=self._store_gone)
+        self._pulse = Heartbeat(store.clone(), learner, patience_seconds, silent=self._silent, gone=self._store_gone)
         self._pulse.start()
         self._watcher: threading.Thread | None = None
         self._over: Callable[[str], None] | None = None
@@ -76,7 +78,7 @@ class Membership:
 
     # -- agreeing -----------------------------------------------------------------------------------------------
 
-    def agree(self, report: dict[str, Any], resolve: Resolve, card: dict[str, Any]) -> Agreement:
+    def agree(self, report: dict[str, Any], resolve: MakePlan, card: dict[str, Any]) -> GenerationAgreement:
         """Agree on the next epoch; whoever is lost meanwhile just makes it the one after."""
         while True:
             epoch, view = self.epoch + 1, None
@@ -89,9 +91,9 @@ class Membership:
             self.epoch, self.members, self.asked = epoch, view["members"], view["asked"]
             cards = self._meet(epoch, card)
             if cards is not None:
-                return Agreement(epoch, self.members, view["plan"], cards)
+                return GenerationAgreement(epoch, self.members, view["plan"], cards)
 
-    def _propose(self, epoch: int, resolve: Resolve) -> dict[str, Any]:
+    def _propose(self, epoch: int, resolve: MakePlan) -> dict[str, Any]:
         waiting = set(self.members) - {self.id}
         self._pulse.watch(waiting)
         while waiting and not self.store.has(f"view/{epoch}"):
@@ -103,7 +105,7 @@ class Membership:
             view = self.store.settle(f"view/{epoch}", self._draft(epoch, resolve))
         return view
 
-    def _draft(self, epoch: int, resolve: Resolve) -> dict[str, Any]:
+    def _draft(self, epoch: int, resolve: MakePlan) -> dict[str, Any]:
         reports = {i: self.store.get(f"here/{epoch}/{i}") for i in self.members}
         here = {i: report for i, report in reports.items() if report is not None and not self._lost(i)}
         asking = self.store.log("asking").splitlines()
@@ -133,7 +135,7 @@ class Membership:
                 self._pulse.watch(members)
                 continue
             if self.store.has("finished"):
-                raise NotNeeded("the others have finished")
+                raise RunFinished("the others have finished")
             if all(self._lost(i) for i in members):
                 raise CommunicationError("nobody is left who holds the model")
             time.sleep(5 * POLL_SECONDS)
@@ -170,20 +172,20 @@ class Membership:
             if i != self.id and self.store.has(f"dead/{i}"):
                 self.end(f"learner {i} is dead")
 
-    def _watch(self, store: Store, epoch: int, me: int, over: Callable[[str], None]) -> None:
+    def _watch(self, store: KeyValueStore, epoch: int, learner: int, over: Callable[[str], None]) -> None:
         try:
-            store.wait(f"poke/{epoch}/{me}")
+            store.wait(f"poke/{epoch}/{learner}")
             why = store.get(f"over/{epoch}")
         except StoreGone as error:
             why = f"the store is gone: {error}"
         if why is not None:
             over(why)
 
-    def end(self, why: str, store: Store | None = None) -> None:
+    def end(self, why: str, store: KeyValueStore | None = None) -> None:
         """Say that this epoch is over; wakes everybody."""
         announce_over(store or self.store, self.epoch, self.members, why)
 
-    def _silent(self, learner: int, store: Store) -> None:
+    def _silent(self, learner: int, store: KeyValueStore) -> None:
         if self._watched == self.epoch and learner in self.members:
             self.end(f"learner {learner} has been silent for {self.patience:g} s", store)
 
@@ -235,7 +237,7 @@ class Membership:
                     thread.join(timeout=JOIN_SECONDS)
 
 
-class Pulse(threading.Thread):
+class Heartbeat(threading.Thread):
     """Advances our counter and watches others': one that has moved before and stands still for long is silent.
 
     What counts is the time that we have watched it stand still: after a sleep of our own, or of our connection to the
@@ -244,11 +246,11 @@ class Pulse(threading.Thread):
 
     def __init__(
         self,
-        store: Store,
+        store: KeyValueStore,
         learner: int,
         patience_seconds: float,
         *,
-        silent: Callable[[int, Store], None],
+        silent: Callable[[int, KeyValueStore], None],
         gone: Callable[[str], None],
     ) -> None:
         super().__init__(name="pulse", daemon=True)
@@ -314,7 +316,7 @@ class Pulse(threading.Thread):
                 self._tell(learner, self._store)
 
 
-def announce_over(store: Store, epoch: int, members: Sequence[int], why: str) -> None:
+def announce_over(store: KeyValueStore, epoch: int, members: Sequence[int], why: str) -> None:
     """Write that an epoch is over, for the first reason given, and wake its members."""
     if not store.has(f"over/{epoch}"):
         store.settle(f"over/{epoch}", why)
@@ -322,7 +324,7 @@ def announce_over(store: Store, epoch: int, members: Sequence[int], why: str) ->
             store.set(f"poke/{epoch}/{member}", True)
 
 
-def latest_view(store: Store) -> tuple[int, list[int]] | None:
+def latest_view(store: KeyValueStore) -> tuple[int, list[int]] | None:
     """Return the newest epoch and its members."""
     epoch = 0
     while store.has(f"view/{epoch + 1}"):
@@ -331,13 +333,13 @@ def latest_view(store: Store) -> tuple[int, list[int]] | None:
     return (epoch, view["members"]) if view is not None else None
 
 
-def current_id(store: Store, learner: int) -> int:
+def current_id(store: KeyValueStore, learner: int) -> int:
     """Return the id by which the process that began as ``learner`` goes now."""
     renamed = store.get(f"name/{learner}")
     return learner if renamed is None else int(renamed)
 
 
-def bury(store: Store, learner: int, why: str) -> None:
+def bury(store: KeyValueStore, learner: int, why: str) -> None:
     """Write the obituary of the process that began as ``learner``; by the launcher that saw it end."""
     learner = current_id(store, learner)
     store.set(f"dead/{learner}", why)

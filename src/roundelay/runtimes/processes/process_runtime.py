@@ -17,17 +17,17 @@ from roundelay.communicator import Communicator
 from roundelay.errors import CommunicationError, LearnerLost
 from roundelay.learner import Learner
 from roundelay.runs.record import Kind, Record
-from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtime import Clock, GradientWork, MakePlan, Membership
 from roundelay.runtimes.processes import environment
-from roundelay.runtimes.processes.membership import Agreement, Membership
-from roundelay.runtimes.processes.transport.key_value_store import Store
+from roundelay.runtimes.processes.membership import GenerationAgreement, MembershipProtocol
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
 from roundelay.runtimes.processes.transport.messages import Message
 from roundelay.runtimes.processes.transport.session import Session, serve_next
-from roundelay.runtimes.processes.transport_choice import Offer, Options, Place
-from roundelay.runtimes.strategy_lock import Baton, Blocking, complete
+from roundelay.runtimes.processes.transport_choice import Endpoint, Options, ProcessInfo
+from roundelay.runtimes.strategy_lock import Blocking, StrategyLock, complete
 from roundelay.strategy import Strategy
 
-__all__ = ["Options", "Place", "ProcessRuntime", "from_environment", "meet"]
+__all__ = ["Options", "ProcessInfo", "ProcessRuntime", "from_environment", "meet"]
 
 T = TypeVar("T")
 FLUSH_SECONDS = 1.0
@@ -43,19 +43,25 @@ class ProcessRuntime:
     clock: Clock = "wall"
 
     def __init__(
-        self, store: Store, place: Place, options: Options, *, folder: Path | None = None, attempt: int = 0
+        self,
+        store: KeyValueStore,
+        place: ProcessInfo,
+        options: Options,
+        *,
+        folder: Path | None = None,
+        attempt: int = 0,
     ) -> None:
-        self.place, self.options, self.lossy = place, options, place.lossy
-        self.seat, self.seats = place.learner, place.size
+        self.place, self.options, self.elastic = place, options, place.lossy
+        self.initial_rank, self.initial_size = place.learner, place.size
         name = f"record-{place.learner}-{attempt}.jsonl" if attempt else f"record-{place.learner}.jsonl"
         part = folder / name if folder is not None else None
         self.record = Record(part, clock=self.clock, spans=options.spans)
-        self.baton = Baton()
+        self.baton = StrategyLock()
         self.baton.take()
         began: float = store.settle("began", time.time())
         self._origin = time.monotonic() - (time.time() - began)
         self.store = store
-        self._membership = Membership(
+        self._membership = MembershipProtocol(
             store, place.learner, place.size, patience_seconds=options.patience_seconds, joins=attempt > 0
         )
         self._session: Session | None = None
@@ -77,7 +83,7 @@ class ProcessRuntime:
         """Our name in records."""
         if self._me is None:
             return f"learner {self.place.learner}"
-        return f"{'server' if self._me.serves else 'learner'} {self._me.number}"
+        return f"{'server' if self._me.is_server else 'learner'} {self._me.index}"
 
     def now(self) -> float:
         """Return the seconds since the run began."""
@@ -92,9 +98,9 @@ class ProcessRuntime:
         """Add to the bytes sent."""
         self.record.add(self.who, "bytes", nbytes)
 
-    def stand_still(self, *, still: bool) -> None:
+    def pause_clock(self, *, paused: bool) -> None:
         """Count the time of a meeting as evaluation."""
-        if still:
+        if paused:
             self._still_since = self.now()
         elif self._still_since is not None:
             since, self._still_since = self._still_since, None
@@ -113,25 +119,25 @@ class ProcessRuntime:
 
     # -- membership ---------------------------------------------------------------------------------------------
 
-    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+    async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
         """Agree on a new epoch with everyone who is here, and connect."""
-        self._me, self._still_since = me, None
+        self._me, self._still_since = learner, None
         if self._session is not None:
             self._end_epoch(report.get("why") or "a learner was lost")
         while True:
-            offer = Offer(self.place, self.options.transport, me.weights.device.type, self._gone)
+            offer = Endpoint(self.place, self.options.transport, learner.weights.device.type, self._gone)
             with self.baton.down():
-                agreement = self._membership.agree(report, resolve, offer.card)
+                agreement = self._membership.agree(report, make_plan, offer.card)
             rank = agreement.members.index(self._membership.id)
             try:
-                me.comm = self._connect(agreement, rank, offer)
+                learner.comm = self._connect(agreement, rank, offer)
             except CommunicationError as error:  # one of them has ended since it was ready
                 self._membership.end(str(error))
                 offer.close()
                 continue
-            return View(agreement.epoch, rank, len(agreement.members), agreement.plan)
+            return Membership(agreement.epoch, rank, len(agreement.members), agreement.plan)
 
-    def _connect(self, agreement: Agreement, rank: int, offer: Offer) -> Communicator:
+    def _connect(self, agreement: GenerationAgreement, rank: int, offer: Endpoint) -> Communicator:
         session, comm = offer.accept(agreement, rank, self.baton, self, self.store)
         self._session = session
         self._membership.watch(session.abort)
@@ -139,7 +145,7 @@ class ProcessRuntime:
 
     def _end_epoch(self, why: str) -> None:
         assert self._session is not None
-        if not self.lossy:
+        if not self.elastic:
             raise CommunicationError(f"{self._session.over or why}; this run cannot go on without it")
         self._membership.end(self._session.over or why)
         self._session.abort(why)
@@ -151,16 +157,16 @@ class ProcessRuntime:
         if session is not None:
             session.abort(why)
 
-    def newcomers(self, key: str = "") -> bool:
+    def has_newcomers(self, key: str = "") -> bool:
         """Tell whether somebody waits to join; all who ask by the same ``key`` are told the same."""
         with self.baton.down():
             return self._membership.newcomers(key)
 
-    def trained(self, numbers: Sequence[int]) -> None:
+    def mark_safe(self, numbers: Sequence[int]) -> None:
         """Put down minibatches as safe."""
         self._membership.trained(numbers)
 
-    def count(self, key: str, amount: int) -> Awaitable[int]:
+    def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a number common to all of this epoch."""
         name = f"count/{self._membership.epoch}/{key}"
 
@@ -196,22 +202,22 @@ class ProcessRuntime:
 
     # -- serving ------------------------------------------------------------------------------------------------
 
-    def open(self, me: Learner, strategy: Strategy) -> None:
+    def start_serving(self, learner: Learner, strategy: Strategy) -> None:
         """Let requests in."""
         session = self._session
         assert session is not None
-        first, session.me, session.strategy = session.strategy is None, me, strategy
+        first, session.learner, session.strategy = session.strategy is None, learner, strategy
         if first and session.post.size > 1:
             thread = threading.Thread(target=self._serve, args=(session,), name="serve", daemon=True)
             session.threads.append(thread)
             thread.start()
 
-    async def close(self, me: Learner) -> None:
+    async def stop_serving(self, learner: Learner) -> None:
         """Let no more requests in; where nobody else will, part from the others, too."""
         if self._session is not None:
             self._session.strategy = None
             self._session.post.poke()
-        if not self.lossy:
+        if not self.elastic:
             with self.baton.down():
                 self._membership.leave()
 
@@ -241,9 +247,9 @@ class ProcessRuntime:
 
     # -- computing ----------------------------------------------------------------------------------------------
 
-    async def compute(self, me: Learner, work: Work) -> None:
+    async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Run ``work`` without the baton, which is taken to tell the strategy of ready parts."""
-        with self.computing(me) as guard:
+        with self.computing(learner) as guard:
 
             def ready(part: slice) -> None:
                 with guard():
@@ -252,7 +258,7 @@ class ProcessRuntime:
             work.run(ready)
 
     @contextmanager
-    def computing(self, me: Learner) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    def computing(self, learner: Learner) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         """Put the baton down; what is yielded takes it."""
         begin = self.now()
         with self.baton.down():
@@ -262,7 +268,7 @@ class ProcessRuntime:
                 slowness *= factor if since <= begin < until else 1.0
             if slowness > 1.0:
                 time.sleep((slowness - 1.0) * (self.now() - begin))
-        self.span("compute", begin, frames=me.frames)
+        self.span("compute", begin, frames=learner.frames)
         if begin > self._flushed + FLUSH_SECONDS:
             self._flushed = begin
             self.record.flush()
@@ -282,13 +288,13 @@ def from_environment(
     options = options or Options()
     torch.set_num_threads(options.threads)
     store = meet(world, options.patience_seconds).under(part)
-    place = Place(world.rank, world.size, host=world.host, address=world.address)
+    place = ProcessInfo(world.rank, world.size, host=world.host, address=world.address)
     runtime = ProcessRuntime(store, place, options, folder=folder)
     atexit.register(runtime.stop)
     return runtime
 
 
 @functools.cache
-def meet(world: environment.World, patience_seconds: float) -> Store:
+def meet(world: environment.World, patience_seconds: float) -> KeyValueStore:
     """Connect to the store, or keep it, once in a process."""
     return world.connect(patience_seconds)

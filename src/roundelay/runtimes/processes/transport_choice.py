@@ -8,17 +8,17 @@ from typing import Literal
 
 from roundelay.communicator import Communicator
 from roundelay.errors import SettingsError
-from roundelay.runtimes.processes.membership import Agreement
+from roundelay.runtimes.processes.membership import GenerationAgreement
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
-from roundelay.runtimes.processes.transport.gloo_messages import GlooPost
-from roundelay.runtimes.processes.transport.key_value_store import Store
-from roundelay.runtimes.processes.transport.session import Diary, Session
+from roundelay.runtimes.processes.transport.gloo_messages import GlooTransport
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
+from roundelay.runtimes.processes.transport.session import Session, TimeRecorder
 from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedCommunicator
-from roundelay.runtimes.processes.transport.shared_memory_messages import SharedPost
+from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
-from roundelay.runtimes.strategy_lock import Baton
+from roundelay.runtimes.strategy_lock import StrategyLock
 
-__all__ = ["Offer", "Options", "Place"]
+__all__ = ["Endpoint", "Options", "ProcessInfo"]
 
 Transport = Literal["auto", "gloo", "shared"]
 
@@ -40,7 +40,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessInfo:
     """Where this process stands in the run."""
 
     learner: int
@@ -54,19 +54,21 @@ class Place:
     """Whether the run outlives a lost learner."""
 
 
-class Offer:
+class Endpoint:
     """How this process can be reached in the next epoch, by memory or by gloo; all members decide alike by which."""
 
-    def __init__(self, place: Place, transport: Transport, device: str, lost: Callable[[str], None]) -> None:
+    def __init__(self, place: ProcessInfo, transport: Transport, device: str, lost: Callable[[str], None]) -> None:
         self._address, self._transport, self._lost = place.address, transport, lost
-        self._memory = SharedPost() if transport != "gloo" and device == "cpu" and segments.usable() else None
+        self._memory = (
+            SharedMemoryTransport() if transport != "gloo" and device == "cpu" and segments.usable() else None
+        )
         self.card = {
             "host": place.host,
             "memory": self._memory.card if self._memory is not None else None,
         }
 
     def accept(
-        self, agreement: Agreement, rank: int, baton: Baton, diary: Diary, store: Store
+        self, agreement: GenerationAgreement, rank: int, baton: StrategyLock, diary: TimeRecorder, store: KeyValueStore
     ) -> tuple[Session, Communicator]:
         """Connect to all members of an epoch."""
         cards, everyone = agreement.cards, range(len(agreement.cards))
@@ -82,7 +84,7 @@ class Offer:
         if memory is not None:
             memory.close()
         connect = connect_by_device(store, agreement.epoch, self._address)
-        post = GlooPost(rank, len(cards), lambda: connect("post", rank, len(cards), "cpu"), self._lost)
+        post = GlooTransport(rank, len(cards), lambda: connect("post", rank, len(cards), "cpu"), self._lost)
         session = Session(post, baton, diary)
         return session, TorchCommunicator(session, everyone, connect)
 

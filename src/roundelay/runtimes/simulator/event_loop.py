@@ -10,12 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from roundelay.errors import Deadlock
 
-__all__ = ["Event", "Kernel", "Task"]
+__all__ = ["VirtualFuture", "VirtualLoop", "VirtualTask"]
 
 T = TypeVar("T")
 
 
-class Event(Generic[T]):
+class VirtualFuture(Generic[T]):
     """Something that will happen once, with a value or an error; await it."""
 
     __slots__ = ("done", "error", "label", "value", "waiting")
@@ -27,7 +27,7 @@ class Event(Generic[T]):
         self.waiting: list[Callable[[], None]] = []
         self.value: T
 
-    def __await__(self) -> Generator[Event[Any], None, T]:
+    def __await__(self) -> Generator[VirtualFuture[Any], None, T]:
         if not self.done:
             yield self
         if self.error is not None:
@@ -35,15 +35,15 @@ class Event(Generic[T]):
         return self.value
 
 
-class Task(Generic[T]):
+class VirtualTask(Generic[T]):
     """A coroutine that the kernel runs; ``end`` happens when it returns."""
 
     __slots__ = ("_alive", "_due", "_kernel", "_resume", "_work", "awaits", "end", "label")
 
-    def __init__(self, kernel: Kernel, work: Coroutine[Event[Any], None, T], label: str) -> None:
+    def __init__(self, kernel: VirtualLoop, work: Coroutine[VirtualFuture[Any], None, T], label: str) -> None:
         self._kernel, self._work, self.label = kernel, work, label
-        self.end: Event[T] = Event(label)
-        self.awaits: Event[Any] | None = None
+        self.end: VirtualFuture[T] = VirtualFuture(label)
+        self.awaits: VirtualFuture[Any] | None = None
         self._alive, self._due = True, False
         self._resume = self.resume  # one bound method for all waits
 
@@ -84,7 +84,7 @@ class Task(Generic[T]):
         self._work.close()
 
 
-class Kernel:
+class VirtualLoop:
     """A deterministic scheduler: simultaneous events happen in the order in which they were scheduled.
 
     With ``shuffle`` ties are broken at random by that seed instead, to explore other orders.
@@ -92,7 +92,7 @@ class Kernel:
 
     def __init__(self, shuffle: int | None = None) -> None:
         self.now = 0.0
-        self.tasks: dict[Task[Any], None] = {}
+        self.tasks: dict[VirtualTask[Any], None] = {}
         self._agenda: list[tuple[float, float, int, Callable[[], None]]] = []
         self._next: deque[Callable[[], None]] = deque()  # what is due now, and was scheduled after all of the agenda
         self._count = 0
@@ -125,28 +125,28 @@ class Kernel:
         if self._random is not None and state is not None:
             self._random.setstate((state[0], tuple(state[1]), state[2]))
 
-    def happen(self, event: Event[T], value: T) -> None:
+    def happen(self, event: VirtualFuture[T], value: T) -> None:
         """Let ``event`` happen now."""
         event.value, event.done = value, True
         for resume in event.waiting:
             self.after(0.0, resume)
 
-    def fail(self, event: Event[Any], error: BaseException) -> None:
+    def fail(self, event: VirtualFuture[Any], error: BaseException) -> None:
         """Let ``event`` end now by ``error``, unless it has happened."""
         if not event.done:
             event.error, event.done = error, True
             for resume in event.waiting:
                 self.after(0.0, resume)
 
-    def sleep(self, seconds: float) -> Event[None]:
+    def sleep(self, seconds: float) -> VirtualFuture[None]:
         """Return an event that happens after so much time."""
-        event: Event[None] = Event("the passing of time")
+        event: VirtualFuture[None] = VirtualFuture("the passing of time")
         self.after(seconds, lambda: self.happen(event, None))
         return event
 
-    def spawn(self, work: Coroutine[Event[Any], None, T], label: str) -> Task[T]:
+    def spawn(self, work: Coroutine[VirtualFuture[Any], None, T], label: str) -> VirtualTask[T]:
         """Start ``work`` now."""
-        task = Task(self, work, label)
+        task = VirtualTask(self, work, label)
         self.tasks[task] = None
         self.after(0.0, task.resume)
         return task

@@ -6,10 +6,10 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from roundelay.runtimes.cluster import Cluster, Link
-from roundelay.runtimes.simulator.event_loop import Kernel
+from roundelay.runtimes.cluster import Cluster, NetworkLink
+from roundelay.runtimes.simulator.event_loop import VirtualLoop
 
-__all__ = ["Network"]
+__all__ = ["SimulatedNetwork"]
 
 MOMENT = 1e-9  # what is left of a cut by rounding
 
@@ -23,7 +23,7 @@ class _Port:
         self.free = self.busy = self.latent = 0.0
 
 
-class Network:
+class SimulatedNetwork:
     """Links with a latency and a bandwidth; messages queue for them first come, first served.
 
     A message occupies the sender's way out for its bytes / bandwidth, and from the same moment on, or as soon as that
@@ -33,13 +33,13 @@ class Network:
     cost what the ring or tree algorithm costs over the slowest link they use.
     """
 
-    def __init__(self, kernel: Kernel, cluster: Cluster, homes: Sequence[int]) -> None:
+    def __init__(self, kernel: VirtualLoop, cluster: Cluster, homes: Sequence[int]) -> None:
         self.kernel, self.cluster, self.homes = kernel, cluster, homes
         self.scale = 1.0  # how much larger the model is said to be than it is
         self.still = False  # while learners meet, messages cost nothing
         self._learners = [(_Port(), _Port()) for _ in homes]  # out and in, inside the node
         self._nodes = {home: (_Port(), _Port()) for home in homes}  # out and in, between nodes
-        self._links: dict[tuple[int, ...], tuple[Link, tuple[_Port, ...]]] = {}
+        self._links: dict[tuple[int, ...], tuple[NetworkLink, tuple[_Port, ...]]] = {}
         self._cut: dict[int, float] = {}  # by seat: until when nothing passes between such seats and the others
         self._slow: dict[int, tuple[float, float]] = {}  # by seat: how many times slower its links are, until when
 
@@ -146,7 +146,7 @@ class Network:
     def _ports(self) -> list[_Port]:
         return [port for pair in [*self._learners, *self._nodes.values()] for port in pair]
 
-    def _route(self, members: tuple[int, ...]) -> tuple[Link, tuple[_Port, ...]]:
+    def _route(self, members: tuple[int, ...]) -> tuple[NetworkLink, tuple[_Port, ...]]:
         """Return the slowest link of a collective, and the ways it occupies."""
         if members not in self._links:
             nodes = sorted({self.homes[member] for member in members})
@@ -154,6 +154,6 @@ class Network:
             if len(nodes) == 1:
                 self._links[members] = (inside, tuple(port for member in members for port in self._learners[member]))
             else:
-                slowest = Link(between.latency_seconds, min(inside.bandwidth, between.bandwidth))
+                slowest = NetworkLink(between.latency_seconds, min(inside.bandwidth, between.bandwidth))
                 self._links[members] = (slowest, tuple(port for node in nodes for port in self._nodes[node]))
         return self._links[members]

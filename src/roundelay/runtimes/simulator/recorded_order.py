@@ -7,16 +7,16 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from roundelay.errors import Mismatch
-from roundelay.runtimes.simulator.event_loop import Event, Kernel
+from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop
 from roundelay.strategy import Strategy
 
-__all__ = ["KeptOrder"]
+__all__ = ["ReplayOrder"]
 
 
-class KeptOrder:
+class ReplayOrder:
     """Lets a learner's doings happen in the order of ``tokens``, each when those before it have happened."""
 
-    def __init__(self, kernel: Kernel, who: str, tokens: Sequence[str]) -> None:
+    def __init__(self, kernel: VirtualLoop, who: str, tokens: Sequence[str]) -> None:
         self._kernel, self._who, self._tokens, self._turn = kernel, who, tokens, 0
         self._waiting: dict[str, deque[Callable[[str], None]]] = defaultdict(deque)
 
@@ -32,9 +32,9 @@ class KeptOrder:
         """Return the strategy itself: who is served when is decided as requests arrive."""
         return strategy
 
-    def serve_in_turn(self, of: int, action: Callable[[], None]) -> None:
+    def serve_in_turn(self, source: int, action: Callable[[], None]) -> None:
         """Have ``action`` called when it is the turn of this request."""
-        self.wait(f"s{of}", lambda _: action())
+        self.wait(f"s{source}", lambda _: action())
 
     def wait(self, what: str, action: Callable[[str], None]) -> None:
         """Have ``action`` called in its turn."""
@@ -58,11 +58,11 @@ class KeptOrder:
 class _Turn:
     """Our turn; the learner goes on at that very moment, before anything else happens."""
 
-    def __init__(self, order: KeptOrder, what: str) -> None:
+    def __init__(self, order: ReplayOrder, what: str) -> None:
         self._order, self._what = order, what
 
-    def __await__(self) -> Generator[Event[Any], None, str]:
-        event: Event[str] = Event(f"its turn to go on with {self._what!r}, as recorded")
+    def __await__(self) -> Generator[VirtualFuture[Any], None, str]:
+        event: VirtualFuture[str] = VirtualFuture(f"its turn to go on with {self._what!r}, as recorded")
 
         def go(token: str) -> None:
             event.value, event.done = token, True

@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
-from roundelay.communicator import Communicator, Later
+from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.learner import Learner
-from roundelay.runtimes.simulator.event_loop import Event
+from roundelay.runtimes.simulator.event_loop import VirtualFuture
 from roundelay.strategy import Strategy
 
 if TYPE_CHECKING:
     from roundelay.runtimes.simulator.simulation import Simulation
 
-__all__ = ["Group", "Seat", "SimulatedCommunicator"]
+__all__ = ["SimulatedCommunicator", "SimulatedGroup", "SimulatedRank"]
 
 T = TypeVar("T")
 
 
 @dataclass
-class Seat:
+class SimulatedRank:
     """One rank of the cluster: who sits there, and from when its serving is free."""
 
     who: str = ""
-    opened: Event[tuple[Learner, Strategy]] = field(default_factory=lambda: Event("a learner that serves"))
+    opened: VirtualFuture[tuple[Learner, Strategy]] = field(
+        default_factory=lambda: VirtualFuture("a learner that serves")
+    )
     free: float = 0.0
     owes: float = 0.0
     """Seconds that answering has cost its learner, which its next gradient takes longer."""
@@ -45,7 +47,7 @@ class _Call:
     x: Tensor
     sent: Tensor
     argument: float
-    done: Event[Any]
+    done: VirtualFuture[Any]
 
 
 @dataclass(slots=True)
@@ -62,17 +64,17 @@ class _Moving:
         if self.peer is None:
             return f"{self.verb} {self.number} of {self.comm.size} ranks"
         number = f" {self.number}" if self.number else ""
-        return f"{self.verb}{number} {'from' if number else 'of'} {self.comm.name_of(self.peer)}"
+        return f"{self.verb}{number} {'from' if number else 'source'} {self.comm.name_of(self.peer)}"
 
 
 @dataclass
-class Group:
+class SimulatedGroup:
     """What all members of a communicator share."""
 
     members: tuple[int, ...]
     collectives: dict[int, list[_Call]] = field(default_factory=dict)
-    mail: dict[tuple[int, int, int], Event[Tensor]] = field(default_factory=dict)
-    splits: dict[tuple[int, int], Group] = field(default_factory=dict)
+    mail: dict[tuple[int, int, int], VirtualFuture[Tensor]] = field(default_factory=dict)
+    splits: dict[tuple[int, int], SimulatedGroup] = field(default_factory=dict)
 
 
 class _Verb(Generic[T]):
@@ -80,10 +82,10 @@ class _Verb(Generic[T]):
 
     __slots__ = ("comm", "event", "x_bytes")
 
-    def __init__(self, comm: SimulatedCommunicator, event: Event[T], x_bytes: float) -> None:
+    def __init__(self, comm: SimulatedCommunicator, event: VirtualFuture[T], x_bytes: float) -> None:
         self.comm, self.event, self.x_bytes = comm, event, x_bytes
 
-    def __await__(self) -> Generator[Event[Any], None, T]:
+    def __await__(self) -> Generator[VirtualFuture[Any], None, T]:
         sim, event = self.comm.sim, self.event
         begin = sim.kernel.now
         if not event.done:
@@ -107,7 +109,7 @@ class _Verb(Generic[T]):
 class SimulatedCommunicator:
     """One rank's view of a group."""
 
-    def __init__(self, sim: Simulation, group: Group, rank: int) -> None:
+    def __init__(self, sim: Simulation, group: SimulatedGroup, rank: int) -> None:
         self.sim, self.group, self.members = sim, group, group.members
         self.rank, self.size, self.epoch = rank, len(group.members), sim.epoch
         self._collectives = self._splits = 0
@@ -126,7 +128,7 @@ class SimulatedCommunicator:
         """Copy ``root``'s ``x`` into everyone's."""
         return self._collective("broadcast", x, root, self._broadcast)
 
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+    def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         """Send to one rank, receive from another."""
         self._check_epoch()
         sim = self.sim
@@ -138,12 +140,12 @@ class SimulatedCommunicator:
             self.members[to],
             lambda: None if box.done else sim.kernel.happen(box, copy),
         )
-        return _Verb(self, self._box(of, self.rank, self._next(self._received, of)), x.nbytes)
+        return _Verb(self, self._box(source, self.rank, self._next(self._received, source)), x.nbytes)
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to`` serve our ``x``."""
         self._check_epoch()
-        answer: Event[Tensor] = Event(_Moving("the answer", 0, self, to))
+        answer: VirtualFuture[Tensor] = VirtualFuture(_Moving("the answer", 0, self, to))
         self.sim.pending[answer] = None
         _Request(self, x.clone(), to, answer)
         return _Verb(self, answer, x.nbytes)
@@ -153,7 +155,9 @@ class SimulatedCommunicator:
         self._splits += 1
         index = next(k for k, group in enumerate(groups) if self.rank in group)
         ranks = list(groups[index])
-        group = self.group.splits.setdefault((self._splits, index), Group(tuple(self.members[rank] for rank in ranks)))
+        group = self.group.splits.setdefault(
+            (self._splits, index), SimulatedGroup(tuple(self.members[rank] for rank in ranks))
+        )
         made = SimulatedCommunicator(self.sim, group, ranks.index(self.rank))
         made.epoch = self.epoch  # not the cluster's, which has gone on where this learner was left out
         return made
@@ -168,7 +172,7 @@ class SimulatedCommunicator:
         number, sim = self._collectives, self.sim
         calls = self.group.collectives.setdefault(number, [])
         sent = x.clone() if verb == "broadcast" and self.rank == argument else x  # the root's may change at once
-        done: Event[Any] = Event(_Moving(verb, number, self))
+        done: VirtualFuture[Any] = VirtualFuture(_Moving(verb, number, self))
         call = _Call(self.rank, verb, x, sent, argument, done)
         if calls:
             self._check_match(number, calls[0], call)
@@ -233,11 +237,11 @@ class SimulatedCommunicator:
         """Return the name of one of the group."""
         return self.sim.seats[self.members[rank]].who
 
-    def _box(self, source: int, target: int, number: int) -> Event[Tensor]:
+    def _box(self, source: int, target: int, number: int) -> VirtualFuture[Tensor]:
         key = (source, target, number)
         box = self.group.mail.get(key)
         if box is None:
-            box = self.group.mail[key] = Event(_Moving("exchange", number, self, source))
+            box = self.group.mail[key] = VirtualFuture(_Moving("exchange", number, self, source))
             self.sim.pending[box] = None
         else:
             del self.group.mail[key]  # the other side has it
@@ -252,7 +256,7 @@ class SimulatedCommunicator:
 class _Request:
     """A request on its way: there, into the queue of those to be served, and back."""
 
-    def __init__(self, comm: SimulatedCommunicator, x: Tensor, to: int, answer: Event[Tensor]) -> None:
+    def __init__(self, comm: SimulatedCommunicator, x: Tensor, to: int, answer: VirtualFuture[Tensor]) -> None:
         self.comm, self.sim, self.x, self.answer = comm, comm.sim, x, answer
         self.source, self.target = comm.members[comm.rank], comm.members[to]
         self.moving = self.sim.send(x.nbytes, self.source, self.target, self.arrive)
@@ -284,13 +288,13 @@ class _Request:
             seat.held.append(self.serve)
             return
         learner, strategy = seat.opened.value
-        sim.record.span("serve", seat.who, self.begin, sim.kernel.now, of=self.comm.rank)
+        sim.record.span("serve", seat.who, self.begin, sim.kernel.now, source=self.comm.rank)
         if sim.handles:
             seat.owes += sim.handling(self.x.nbytes)
         given = strategy.serve(learner, self.x, self.comm.rank)
         sim.logged("serve", self.target, self.comm.rank)
-        if isinstance(given, Later):
-            given.then(self.reply)
+        if isinstance(given, DeferredReply):
+            given.on_send(self.reply)
         else:
             self.reply(given)
 

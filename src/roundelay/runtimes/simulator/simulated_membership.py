@@ -14,28 +14,30 @@ from typing import Any
 from roundelay.errors import LearnerLost
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
-from roundelay.runtime import Resolve, View
+from roundelay.runtime import MakePlan, Membership
 from roundelay.runtimes.cluster import Cluster, Cut, Fault, SlowLink, Stop, Straggler
-from roundelay.runtimes.simulator.event_loop import Event, Kernel, Task
-from roundelay.runtimes.simulator.network import Network
-from roundelay.runtimes.simulator.simulated_communicator import Seat
+from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop, VirtualTask
+from roundelay.runtimes.simulator.network import SimulatedNetwork
+from roundelay.runtimes.simulator.simulated_communicator import SimulatedRank
 
-__all__ = ["Disturbance", "Roster"]
+__all__ = ["Disturbance", "SimulatedMembership"]
 
 SOON_SECONDS = 1e-3
 Disturbance = Fault | Stop | Cut | SlowLink | Straggler
 
 
-class Roster:
+class SimulatedMembership:
     """The part of a simulation that knows who takes part."""
 
-    def __init__(self, kernel: Kernel, cluster: Cluster, seats: list[Seat], servers: int, record: Record) -> None:
+    def __init__(
+        self, kernel: VirtualLoop, cluster: Cluster, seats: list[SimulatedRank], servers: int, record: Record
+    ) -> None:
         self.kernel, self.cluster, self.seats, self.servers, self.record = kernel, cluster, seats, servers, record
-        self.network: Network
+        self.network: SimulatedNetwork
         self.alive = list(range(len(seats)))  # whom the others count on, in rank order
         self.epoch, self.over, self.why = -1, False, ""
-        self.pending: dict[Event[Any], None] = {}  # what an epoch's end has to wake
-        self.tasks: dict[int, Task[Any]] = {}  # by seat: of who sits there now
+        self.pending: dict[VirtualFuture[Any], None] = {}  # what an epoch's end has to wake
+        self.tasks: dict[int, VirtualTask[Any]] = {}  # by seat: of who sits there now
         self.safe: dict[int, list[int]] = {}  # by id: what was put down as surely trained
         self.fired: list[Disturbance] = []
         self.ended = 0.0  # when the last one finished
@@ -46,7 +48,7 @@ class Roster:
         self._dead: set[int] = set()
         self._asking: list[int] = []  # seats that wait to join
         self._settled: dict[tuple[int, str], bool] = {}
-        self._arrivals: dict[int, tuple[Learner, dict[str, Any], Resolve, Event[View]]] = {}
+        self._arrivals: dict[int, tuple[Learner, dict[str, Any], MakePlan, VirtualFuture[Membership]]] = {}
 
     def schedule(self) -> None:
         """Have everything happen to learners that the cluster's description says."""
@@ -63,7 +65,7 @@ class Roster:
             if straggler.announce:
                 self.kernel.after(straggler.begin_seconds, functools.partial(self._announce, straggler))
 
-    def watch_end(self, seat: int, task: Task[Any]) -> None:
+    def watch_end(self, seat: int, task: VirtualTask[Any]) -> None:
         """Take note when a learner finishes."""
         self.tasks[seat] = task
         task.end.waiting.append(self._one_finished)
@@ -76,14 +78,19 @@ class Roster:
 
     # -- epochs -------------------------------------------------------------------------------------------------
 
-    def arrive(self, seat: int, me: Learner, report: dict[str, Any], resolve: Resolve) -> Event[View]:
+    def arrive(
+        self, seat: int, learner: Learner, report: dict[str, Any], resolve: MakePlan
+    ) -> VirtualFuture[Membership]:
         """Take part in forming the next membership epoch, or ask to join."""
-        event: Event[View] = Event("the others' arrival")
-        self._come(seat, (me, report, resolve, event), self.tasks.get(seat))
+        event: VirtualFuture[Membership] = VirtualFuture("the others' arrival")
+        self._come(seat, (learner, report, resolve, event), self.tasks.get(seat))
         return event
 
     def _come(
-        self, seat: int, arrival: tuple[Learner, dict[str, Any], Resolve, Event[View]], task: Task[Any] | None
+        self,
+        seat: int,
+        arrival: tuple[Learner, dict[str, Any], MakePlan, VirtualFuture[Membership]],
+        task: VirtualTask[Any] | None,
     ) -> None:
         if seat in self._dead or task is not self.tasks.get(seat):
             return
@@ -99,13 +106,13 @@ class Roster:
         else:
             self._ask(seat, arrival)
 
-    def _ask(self, seat: int, arrival: tuple[Learner, dict[str, Any], Resolve, Event[View]]) -> None:
+    def _ask(self, seat: int, arrival: tuple[Learner, dict[str, Any], MakePlan, VirtualFuture[Membership]]) -> None:
         if self.finished:
             self.kernel.after(0.0, self.tasks[seat].kill)  # the others have finished
             return
-        me, report, resolve, event = arrival
+        learner, report, resolve, event = arrival
         self._ids[seat], self._next_id = self._next_id, self._next_id + 1
-        self._arrivals[seat] = (me, {**report, "holds": False, "trained": [], "left": []}, resolve, event)
+        self._arrivals[seat] = (learner, {**report, "holds": False, "trained": [], "left": []}, resolve, event)
         self._asking.append(seat)
         self._give_up_if_nobody_is_left()
         self._form_if_all_here()
@@ -146,7 +153,7 @@ class Roster:
 
     def _close_seats(self) -> None:
         for seat in self.seats:
-            seat.opened = Event("a learner that serves")
+            seat.opened = VirtualFuture("a learner that serves")
 
     def _form_if_all_here(self) -> None:
         if len(self._arrivals) < len(self.alive) or not self.alive or (self.epoch >= 0 and not self.over):
@@ -165,7 +172,7 @@ class Roster:
         self._close_seats()
         self.connect([arrivals[seat][0] for seat in self.alive])
         for rank, seat in enumerate(self.alive):
-            self.kernel.happen(arrivals[seat][3], View(self.epoch, rank, len(self.alive), plan))
+            self.kernel.happen(arrivals[seat][3], Membership(self.epoch, rank, len(self.alive), plan))
 
     def connect(self, everyone: list[Learner]) -> None:
         """Give the members of a new epoch, in rank order, their communicators."""
@@ -194,7 +201,7 @@ class Roster:
         if seat in self._asking:
             self._asking.remove(seat)
         self._arrivals.pop(seat, None)
-        self.seats[seat].opened, self.seats[seat].held = Event("a learner that serves"), None
+        self.seats[seat].opened, self.seats[seat].held = VirtualFuture("a learner that serves"), None
         self.record.write("killed", self.seats[seat].who, self.kernel.now)
         self._write("kill", seat)
         why = f"{self.seats[seat].who} is lost"
@@ -228,7 +235,7 @@ class Roster:
         if stop.seconds > self.cluster.patience_seconds:
             self.kernel.after(self.cluster.patience_seconds, lambda: self._miss(seat, task))
 
-    def _wake(self, seat: int, task: Task[Any], held: list[Callable[[], None]]) -> None:
+    def _wake(self, seat: int, task: VirtualTask[Any], held: list[Callable[[], None]]) -> None:
         if task is self.tasks[seat] and seat not in self._dead:
             self.seats[seat].held = None
             self._write("continue", seat)
@@ -236,7 +243,7 @@ class Roster:
             for action in held:
                 self.kernel.after(0.0, action)
 
-    def _miss(self, seat: int, task: Task[Any]) -> None:
+    def _miss(self, seat: int, task: VirtualTask[Any]) -> None:
         if task is self.tasks[seat] and seat not in self._dead:
             self._lose(seat, f"{self.seats[seat].who} has been silent for {self.cluster.patience_seconds:g} s")
 

@@ -13,28 +13,28 @@ from torch import Tensor
 from roundelay.errors import LearnerLost, SettingsError
 from roundelay.learner import Learner
 from roundelay.planning.placeholder_compression import without_arithmetic
-from roundelay.planning.placeholders import StandInLearner, StandInTask, Tally, mean_of_stand_ins
+from roundelay.planning.placeholders import StandInLearner, StandInTask, TotalsRecord, mean_of_stand_ins
 from roundelay.runs.record import Record
-from roundelay.runtime import Clock, Resolve, View, Work
+from roundelay.runtime import Clock, GradientWork, MakePlan, Membership
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulator.event_loop import Event, Kernel, Task
-from roundelay.runtimes.simulator.network import Network
-from roundelay.runtimes.simulator.recorded_order import KeptOrder
-from roundelay.runtimes.simulator.simulated_communicator import Group, Seat, SimulatedCommunicator
-from roundelay.runtimes.simulator.simulated_membership import Disturbance, Roster
+from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop, VirtualTask
+from roundelay.runtimes.simulator.network import SimulatedNetwork
+from roundelay.runtimes.simulator.recorded_order import ReplayOrder
+from roundelay.runtimes.simulator.simulated_communicator import SimulatedCommunicator, SimulatedGroup, SimulatedRank
+from roundelay.runtimes.simulator.simulated_membership import Disturbance, SimulatedMembership
 from roundelay.runtimes.simulator.simulated_state import capture, restore
 from roundelay.runtimes.weighted_mean import mean_of
 from roundelay.strategy import Strategy
 from roundelay.training.budget import Budget
 from roundelay.training.loop import Training
 
-__all__ = ["Outcome", "SimulatedRuntime", "Simulation", "replay", "simulate", "time_only"]
+__all__ = ["SimulatedRuntime", "Simulation", "SimulationOutcome", "replay", "simulate", "time_only"]
 
 T = TypeVar("T")
 FORWARD = 1 / 3  # of a gradient's time, the backward pass being about twice the forward pass
 
 
-class Simulation(Roster):
+class Simulation(SimulatedMembership):
     """The cluster that simulated learners share: its kernel, network, membership and record."""
 
     def __init__(
@@ -50,18 +50,21 @@ class Simulation(Roster):
         if learners < 1:
             raise SettingsError(f"learners must be at least 1, not {learners}")
         size = learners + servers
-        seats = [Seat(who=f"server {rank}" if rank < servers else f"learner {rank - servers}") for rank in range(size)]
+        seats = [
+            SimulatedRank(who=f"server {rank}" if rank < servers else f"learner {rank - servers}")
+            for rank in range(size)
+        ]
         record = record if record is not None else Record(None, clock="virtual")
-        super().__init__(Kernel(shuffle), cluster, seats, servers, record)
+        super().__init__(VirtualLoop(shuffle), cluster, seats, servers, record)
         self.learners, self.seed = learners, seed
-        self.network = Network(self.kernel, cluster, cluster.places(learners, servers))
+        self.network = SimulatedNetwork(self.kernel, cluster, cluster.places(learners, servers))
         self.counts: dict[str, int] = {}
         self.handles = cluster.handles
         self.mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None] = mean_of
         self.log: list[tuple[str, int, int]] | None = None
-        self.orders: dict[int, KeptOrder] = {}  # of seats that keep to a recorded order
+        self.orders: dict[int, ReplayOrder] = {}  # of seats that keep to a recorded order
 
-    def start(self, seat: int, work: Coroutine[Any, Any, Any]) -> Task[Any]:
+    def start(self, seat: int, work: Coroutine[Any, Any, Any]) -> VirtualTask[Any]:
         """Let a learner's training begin when the simulation runs."""
         task = self.kernel.spawn(work, self.seats[seat].who)
         self.watch_end(seat, task)
@@ -74,9 +77,9 @@ class Simulation(Roster):
 
     def connect(self, everyone: list[Learner]) -> None:
         """Give the members of a new epoch, in rank order, their communicators."""
-        group = Group(tuple(self.alive))
-        for rank, me in enumerate(everyone):
-            me.comm = SimulatedCommunicator(self, group, rank)
+        group = SimulatedGroup(tuple(self.alive))
+        for rank, learner in enumerate(everyone):
+            learner.comm = SimulatedCommunicator(self, group, rank)
 
     # -- what a communicator needs ------------------------------------------------------------------------------
 
@@ -98,10 +101,10 @@ class Simulation(Roster):
         for member, x_bytes in zip(members, sizes, strict=True):
             self.record.add(self.seats[member].who, "bytes", x_bytes * self.network.scale * share)
 
-    def logged(self, what: str, seat: int, of: int) -> None:
+    def logged(self, what: str, seat: int, source: int) -> None:
         """Log an event in the order in which it took effect, where a log is kept."""
         if self.log is not None:
-            self.log.append((what, seat, of))
+            self.log.append((what, seat, source))
 
 
 class SimulatedRuntime:
@@ -110,9 +113,9 @@ class SimulatedRuntime:
     clock: Clock = "virtual"
 
     def __init__(self, sim: Simulation, seat: int) -> None:
-        self.sim, self.seat, self.record = sim, seat, sim.record
-        self.seats = len(sim.seats)
-        self.lossy = sim.cluster.lossy
+        self.sim, self.initial_rank, self.record = sim, seat, sim.record
+        self.initial_size = len(sim.seats)
+        self.elastic = sim.cluster.lossy
         self.durations = sim.cluster.durations(seat - sim.servers, sim.seed)
         self._epoch = -1
 
@@ -120,28 +123,28 @@ class SimulatedRuntime:
         """Return virtual seconds."""
         return self.sim.kernel.now
 
-    async def assemble(self, me: Learner, report: dict[str, Any], resolve: Resolve) -> View:
+    async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
         """Wait for all who are alive."""
-        view = await self.sim.arrive(self.seat, me, report, resolve)
-        self._epoch = view.epoch
+        view = await self.sim.arrive(self.initial_rank, learner, report, make_plan)
+        self._epoch = view.generation
         return view
 
-    def open(self, me: Learner, strategy: Strategy) -> None:
+    def start_serving(self, learner: Learner, strategy: Strategy) -> None:
         """Let requests in."""
-        seat = self.sim.seats[self.seat]
+        seat = self.sim.seats[self.initial_rank]
         if seat.opened.done:
-            seat.opened = Event("a learner that serves")
-        self.sim.kernel.happen(seat.opened, (me, strategy))
+            seat.opened = VirtualFuture("a learner that serves")
+        self.sim.kernel.happen(seat.opened, (learner, strategy))
 
-    async def close(self, me: Learner) -> None:
+    async def stop_serving(self, learner: Learner) -> None:
         """Nothing is to be done: no request is under way."""
 
-    def count(self, key: str, amount: int) -> Awaitable[int]:
+    def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a common number; asking costs no virtual time."""
         if self.sim.over or self._epoch != self.sim.epoch:
             raise LearnerLost(self.sim.why)
-        event: Event[int] = Event(key)
-        cut = self.sim.network.cut_for(self.seat)
+        event: VirtualFuture[int] = VirtualFuture(key)
+        cut = self.sim.network.cut_for(self.initial_rank)
         if cut:
             self.sim.kernel.after(cut, lambda: self._count(event, key, amount))
         else:
@@ -153,19 +156,19 @@ class SimulatedRuntime:
         self.sim.counts[key] = before + amount
         return before
 
-    def _count(self, event: Event[int], key: str, amount: int) -> None:
+    def _count(self, event: VirtualFuture[int], key: str, amount: int) -> None:
         self.sim.kernel.happen(event, self._add(key, amount))
 
-    async def compute(self, me: Learner, work: Work) -> None:
+    async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Take the gradient, and let its virtual time pass."""
         kernel, begin = self.sim.kernel, self.sim.kernel.now
         work.run(None)
-        if not me.frames:
+        if not learner.frames:
             for part in work.parts:
                 work.ready(part)
             return
-        seat = self.sim.seats[self.seat]
-        seconds, seat.owes = self.durations(begin, me.frames) + seat.owes, 0.0
+        seat = self.sim.seats[self.initial_rank]
+        seconds, seat.owes = self.durations(begin, learner.frames) + seat.owes, 0.0
         if work.parts:
             await kernel.sleep(seconds * FORWARD)
             total = sum(part.stop - part.start for part in work.parts)
@@ -174,32 +177,32 @@ class SimulatedRuntime:
                 work.ready(part)
         else:
             await kernel.sleep(seconds)
-        self.record.span("compute", seat.who, begin, kernel.now, frames=me.frames)
+        self.record.span("compute", seat.who, begin, kernel.now, frames=learner.frames)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Refuse: the kernel runs all learners' coroutines in turn."""
         raise SettingsError("a simulated learner runs in roundelay.runtimes.simulator.simulation.simulate")
 
-    def computing(self, me: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
+    def computing(self, learner: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[object]]]:
         """Refuse: a loop of the user's own cannot stand still while virtual time passes."""
         raise SettingsError("roundelay.join runs on processes; to simulate, write a Task and use roundelay train")
 
-    def trained(self, numbers: Sequence[int]) -> None:
+    def mark_safe(self, numbers: Sequence[int]) -> None:
         """Put down what is surely trained."""
-        self.sim.trained(self.seat, list(numbers))
+        self.sim.trained(self.initial_rank, list(numbers))
 
-    def newcomers(self, key: str = "") -> bool:
+    def has_newcomers(self, key: str = "") -> bool:
         """Tell whether somebody waits to join."""
         return self.sim.newcomers(key)
 
-    def stand_still(self, *, still: bool) -> None:
+    def pause_clock(self, *, paused: bool) -> None:
         """Let messages cost nothing while learners meet."""
-        self.sim.network.still = still
+        self.sim.network.still = paused
 
     def capture(self) -> dict[str, Any]:
         """Return the virtual time and how long gradients will take; from the first one also the cluster's state."""
         state = {"now": self.sim.kernel.now, "durations": self.durations.capture()}
-        return state | ({"cluster": capture(self.sim)} if self.seat == self.sim.alive[0] else {})
+        return state | ({"cluster": capture(self.sim)} if self.initial_rank == self.sim.alive[0] else {})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""
@@ -211,7 +214,7 @@ class SimulatedRuntime:
 
 
 @dataclass
-class Outcome:
+class SimulationOutcome:
     """What a simulation came to."""
 
     consensus: Tensor
@@ -234,7 +237,7 @@ def simulate(
     seed: int = 0,
     record: Record | None = None,
     shuffle: int | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """Train ``learners`` learners in this process, in virtual time; ``make`` makes the training of one."""
     sim = Simulation(cluster, learners=learners, servers=servers, seed=seed, record=record, shuffle=shuffle)
     return _run(sim, make)
@@ -248,22 +251,22 @@ def time_only(
     steps: int,
     frames: int = 256,
     seed: int = 0,
-    record: Tally | None = None,
-) -> Outcome:
+    record: TotalsRecord | None = None,
+) -> SimulationOutcome:
     """Let ``strategy`` run on ``learners`` learners for what it costs in time, without a model.
 
     ``cluster.model_bytes`` says how large the model would be; each learner takes about ``steps`` steps.
     """
-    strategy, tally = without_arithmetic(strategy), record if record is not None else Tally()
+    strategy, tally = without_arithmetic(strategy), record if record is not None else TotalsRecord()
     sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=tally)
     sim.mean_of, tally.links = mean_of_stand_ins, sim.network.used
     budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)
     task = StandInTask(budget.per_epoch, frames)
 
     def make(runtime: SimulatedRuntime) -> Training:
-        me = StandInLearner(parameters)
-        me.nominal_frames = frames
-        return Training(me, strategy, runtime, task=task, budget=budget)
+        learner = StandInLearner(parameters)
+        learner.nominal_frames = frames
+        return Training(learner, strategy, runtime, task=task, budget=budget)
 
     collects = gc.isenabled()
     gc.disable()  # millions of small things, hardly any in cycles
@@ -275,27 +278,27 @@ def time_only(
 
 
 def replay(
-    make: Callable[[SimulatedRuntime, KeptOrder], Training],
+    make: Callable[[SimulatedRuntime, ReplayOrder], Training],
     cluster: Cluster,
     orders: Sequence[Sequence[str]],
     *,
     servers: int = 0,
     record: Record | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """Train again as learners did elsewhere, each in the order that it wrote down, by rank."""
     sim = Simulation(cluster, learners=len(orders) - servers, servers=servers, record=record)
     for seat, tokens in enumerate(orders):
-        sim.orders[seat] = KeptOrder(sim.kernel, sim.seats[seat].who, tokens)
-    return _run(sim, lambda runtime: make(runtime, sim.orders[runtime.seat]))
+        sim.orders[seat] = ReplayOrder(sim.kernel, sim.seats[seat].who, tokens)
+    return _run(sim, lambda runtime: make(runtime, sim.orders[runtime.initial_rank]))
 
 
-def _run(sim: Simulation, make: Callable[[SimulatedRuntime], Training]) -> Outcome:
+def _run(sim: Simulation, make: Callable[[SimulatedRuntime], Training]) -> SimulationOutcome:
     trainings: dict[int, Training] = {}
 
     def begin(seat: int) -> None:
         training = trainings[seat] = make(SimulatedRuntime(sim, seat))
         if sim.cluster.model_bytes is not None:
-            sim.network.scale = sim.cluster.model_bytes / training.me.weights.nbytes
+            sim.network.scale = sim.cluster.model_bytes / training.learner.weights.nbytes
         sim.start(seat, training.run())
 
     sim.restart = begin
@@ -306,7 +309,7 @@ def _run(sim: Simulation, make: Callable[[SimulatedRuntime], Training]) -> Outco
     if not finished:
         raise LearnerLost("every learner was lost")
     sim.record.close(sim.ended)
-    return Outcome(
+    return SimulationOutcome(
         sim.tasks[finished[0]].end.value,
         sim.ended,
         [trainings[seat] for seat in sorted(trainings)],

@@ -14,7 +14,7 @@ from roundelay.errors import DataError
 from roundelay.files import read_json
 from roundelay.formats import audio_files as audio
 from roundelay.speech.decoding.acoustic_bundle import Bundle
-from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.extraction import MOMENTS, Copy, Extraction
 from roundelay.speech.features.network_inputs import Combined
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
@@ -69,15 +69,15 @@ def check_rates(bundle: Bundle, utterances: Iterable[Utterance]) -> None:
             )
 
 
-def _adapt(bundle: Bundle, copies: list[Copy], folder: Path, jobs: int, progress: Progress) -> Store:
+def _adapt(bundle: Bundle, copies: list[Copy], folder: Path, jobs: int, progress: Progress) -> ArrayStore:
     """Adapt in two passes, without transcripts, as held-out splits are adapted in preparation."""
     for name in _TAKEN:
         (folder / name).symlink_to((bundle.folder / name).absolute())
     list(Adapter(folder, {_SPLIT: copies}, bundle.first_pass, jobs, progress).run(()))
-    return Store(folder / ADAPTED / _SPLIT)
+    return ArrayStore(folder / ADAPTED / _SPLIT)
 
 
-def _vectors(bundle: Bundle, copies: list[Copy], folder: Path, progress: Progress) -> Store:
+def _vectors(bundle: Bundle, copies: list[Copy], folder: Path, progress: Progress) -> ArrayStore:
     """Write each utterance's speaker vector, that of the utterance or of all that its speaker says here."""
     model = IvectorModel.load(bundle.folder / IVECTORS / "model.safetensors")
     hear = _hearing(bundle.folder / IVECTORS / "normaliser.json")
@@ -106,7 +106,7 @@ def _hearing(path: Path) -> Callable[[Array], Array]:
 
 def _unnormalised(folder: Path, copies: Sequence[Copy]) -> Iterator[tuple[Copy, Array]]:
     """Read features as they were before each speaker's mean and variance were taken out."""
-    store = Store(folder, private=True)
+    store = ArrayStore(folder, private=True)
     moments = read_json(folder / MOMENTS) if (folder / MOMENTS).is_file() else {}
     for copy in copies:
         features = store[copy.name]

@@ -39,7 +39,7 @@ _FRAMES_PER_CHUNK = 3000
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecognitionPlan:
     """What to do with each utterance; small, since every chunk of work is sent with it."""
 
     run: Path
@@ -109,7 +109,7 @@ class Recogniser:
             return np.log(np.asarray(given, np.float64))
         return np.zeros(self.bundle.outputs) if self.bundle.ctc else np.log(self.bundle.priors)
 
-    def __call__(self, plan: Plan, chunk: Sequence[Item]) -> list[Recognised]:
+    def __call__(self, plan: RecognitionPlan, chunk: Sequence[Item]) -> list[Recognised]:
         """Recognise some utterances."""
         found, scores = zip(*(self._one(plan, *item) for item in chunk), strict=True) if chunk else ((), ())
         if not plan.times:
@@ -119,7 +119,9 @@ class Recogniser:
         times = [[(begin * shift, end * shift) for begin, end in of_item] for of_item in spans]
         return [replace(item, times=of_item) for item, of_item in zip(found, times, strict=True)]
 
-    def _one(self, plan: Plan, utterance: str, features: Array) -> tuple[Recognised, npt.NDArray[np.float32]]:
+    def _one(
+        self, plan: RecognitionPlan, utterance: str, features: Array
+    ) -> tuple[Recognised, npt.NDArray[np.float32]]:
         first, *rest = plan.weights
         graph, priors = self.graph(first.penalty, plan.sentences), self.log_priors(plan.priors)  # made once: not timed
         start = time.process_time()
@@ -138,13 +140,13 @@ class Recogniser:
         )
         return found, scores
 
-    def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan) -> list[str]:
+    def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: RecognitionPlan) -> list[str]:
         return names(
             best_path(self.graph(weights.penalty, plan.sentences), scores, plan.pruning).words, self.lexicon.words
         )
 
     def _alternatives(
-        self, scores: npt.NDArray[np.float32], weights: Weights, plan: Plan
+        self, scores: npt.NDArray[np.float32], weights: Weights, plan: RecognitionPlan
     ) -> list[tuple[float, list[str]]]:
         found = n_best(self.graph(weights.penalty, plan.sentences), scores, plan.pruning, plan.nbest)
         return [(best.cost, names(best.words, self.lexicon.words)) for best in found]
@@ -156,17 +158,17 @@ def recogniser(run: Path, grammar: Grammar, _when: tuple[int, ...]) -> Recognise
     return Recogniser(run, grammar)
 
 
-def _loaded(plan: Plan) -> Recogniser:
+def _loaded(plan: RecognitionPlan) -> Recogniser:
     files = (plan.run / "model.safetensors", plan.run / "settings.toml", plan.grammar.graph)
     return recogniser(plan.run, plan.grammar, tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files))
 
 
-def recognise_chunk(plan: Plan, chunk: Sequence[Item]) -> list[Recognised]:
+def recognise_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> list[Recognised]:
     """Recognise some utterances, each with all of the plan's weights."""
     return _loaded(plan)(plan, chunk)
 
 
-def mean_posterior_chunk(plan: Plan, chunk: Sequence[Item]) -> tuple[int, npt.NDArray[np.float64]]:
+def mean_posterior_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> tuple[int, npt.NDArray[np.float64]]:
     """Count frames and sum their posteriors, which is how often the network itself says each output."""
     scorer = _loaded(plan).scorer
     posteriors = [np.exp(scorer(features).astype(np.float64)) for _, features in chunk]
@@ -188,7 +190,11 @@ def chunks(inputs: Combined, utterances: Sequence[str]) -> Iterator[list[Item]]:
 
 
 def recognise(
-    plan: Plan, inputs: Combined, utterances: Sequence[str], workers: Workers, progress: Progress = lambda *_: None
+    plan: RecognitionPlan,
+    inputs: Combined,
+    utterances: Sequence[str],
+    workers: Workers,
+    progress: Progress = lambda *_: None,
 ) -> Iterator[Recognised]:
     """Recognise utterances in their order."""
     done = 0

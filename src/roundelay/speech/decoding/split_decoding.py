@@ -20,7 +20,7 @@ from roundelay.speech.decoding.beam_search import Pruning, Weights
 from roundelay.speech.decoding.decoding_data import Material, open_material
 from roundelay.speech.decoding.grammar import Grammar, other_grammar, own_grammar
 from roundelay.speech.decoding.network_scorer import open_run
-from roundelay.speech.decoding.recogniser import Plan, Recognised, recognise
+from roundelay.speech.decoding.recogniser import Recognised, RecognitionPlan, recognise
 from roundelay.speech.decoding.weight_tuning import Tuned, cached, tune, usual
 from roundelay.speech.decoding.word_error_rate import Wer
 from roundelay.speech.preparation.prepared_data import DESCRIPTION
@@ -89,7 +89,7 @@ def decode_run(
                 _log.warning("%s: trained on %s; its error rate says little", run, split)
             _name_unknown(material, grammar)
             tuned = choose_weights(bundle, grammar, settings, data, progress)
-            plan = Plan(
+            plan = RecognitionPlan(
                 run, grammar, (tuned.weights,), settings.pruning, times=True, nbest=settings.nbest, priors=tuned.priors
             )
             with Workers(settings.jobs) as workers:
@@ -203,7 +203,7 @@ def _has_dev(data: Path) -> bool:
 
 
 def _finish(
-    run: Path, data: Path, material: Material, plan: Plan, tuned: Tuned, found: list[Recognised]
+    run: Path, data: Path, material: Material, plan: RecognitionPlan, tuned: Tuned, found: list[Recognised]
 ) -> Decoded:  # fmt: skip
     """Score, and write everything; wer.json last."""
     wer = Wer.of(material.transcripts, {item.utterance: item.words for item in found})

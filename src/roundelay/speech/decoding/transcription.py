@@ -20,7 +20,7 @@ from roundelay.formats import audio_files as audio
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.decoding.matching_features import remake
 from roundelay.speech.decoding.network_scorer import open_run
-from roundelay.speech.decoding.recogniser import Plan, Recognised, recognise
+from roundelay.speech.decoding.recogniser import Recognised, RecognitionPlan, recognise
 from roundelay.speech.decoding.split_decoding import DecodeSettings, choose_weights, grammar_for
 from roundelay.speech.features.mel_features import num_frames
 from roundelay.speech.worker_pool import Workers
@@ -124,7 +124,7 @@ def transcribe(
         inputs = remake(
             bundle, utterances, Path(folder), jobs=settings.jobs, resample=settings.resample, progress=progress
         )
-        plan = Plan(
+        plan = RecognitionPlan(
             Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors, sentences=True
         )
         with Workers(settings.jobs) as workers:

@@ -19,7 +19,7 @@ from roundelay.files import file_digest, read_json, write_json
 from roundelay.speech.decoding.beam_search import Pruning, Weights
 from roundelay.speech.decoding.decoding_data import Material
 from roundelay.speech.decoding.grammar import Grammar
-from roundelay.speech.decoding.recogniser import Plan, chunks, mean_posterior_chunk, recognise
+from roundelay.speech.decoding.recogniser import RecognitionPlan, chunks, mean_posterior_chunk, recognise
 from roundelay.speech.decoding.word_error_rate import Scored
 from roundelay.speech.worker_pool import Workers
 
@@ -80,7 +80,7 @@ def tune(
     """Choose weights on ``material`` and keep them in the run's folder."""
     chosen = _some(material)
     with Workers(jobs) as workers:
-        walk = _Walk(Plan(run, grammar, (), BEAM), material, chosen, workers, progress)
+        walk = _Walk(RecognitionPlan(run, grammar, (), BEAM), material, chosen, workers, progress)
         if objective == "ctc":
             walk.take_priors()
         best = walk.run(_STARTS[objective])
@@ -114,7 +114,7 @@ class _Walk:
     """Try settings, remembering all that were tried."""
 
     def __init__(
-        self, plan: Plan, material: Material, utterances: Sequence[str], workers: Workers, progress: Progress
+        self, plan: RecognitionPlan, material: Material, utterances: Sequence[str], workers: Workers, progress: Progress
     ) -> None:
         self.plan, self._material, self._utterances = plan, material, utterances
         self._workers, self._progress = workers, progress

@@ -64,7 +64,7 @@ def _read_index(path: Path) -> _Index:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ArrayShard:
     """Describe one file of a store: whose rows are in it, in order."""
 
     ids: list[str]
@@ -72,7 +72,7 @@ class Shard:
     sha256: str
 
 
-class Store(Mapping[str, Array]):
+class ArrayStore(Mapping[str, Array]):
     """Read a store: a mapping from utterances to arrays (T, F), or (T,) where rows are single numbers.
 
     Arrays are read-only views of the mapped files: nothing is copied, and the pages are the operating system's to drop.
@@ -219,7 +219,7 @@ class _OpenShard:
         self.ids.append(utterance)
         self.rows.append(len(data))
 
-    def close(self) -> Shard:
+    def close(self) -> ArrayShard:
         try:
             with naming(self._path):
                 self._file.close()
@@ -227,7 +227,7 @@ class _OpenShard:
         except DataError:
             self.abandon()
             raise
-        return Shard(self.ids, self.rows, self._total.hexdigest())
+        return ArrayShard(self.ids, self.rows, self._total.hexdigest())
 
     def abandon(self) -> None:
         with contextlib.suppress(OSError):  # what could not be written is lost anyway
@@ -235,7 +235,7 @@ class _OpenShard:
         self._path.unlink(missing_ok=True)
 
 
-def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[str, Array]]) -> Shard:
+def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[str, Array]]) -> ArrayShard:
     """Write one shard, array by array."""
     shard = _OpenShard(folder, number, dtype)
     try:
@@ -247,7 +247,9 @@ def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[st
     return shard.close()
 
 
-def rewrite_shard(folder: Path, number: int, shard: Shard, dim: int, change: Callable[[str, Array], Array]) -> Shard:
+def rewrite_shard(
+    folder: Path, number: int, shard: ArrayShard, dim: int, change: Callable[[str, Array], Array]
+) -> ArrayShard:
     """Change the arrays of a float32 shard in place, one after another; not for a shard that an index names."""
     path = folder / shard_name(number)
     total = hashlib.sha256()
@@ -260,10 +262,10 @@ def rewrite_shard(folder: Path, number: int, shard: Shard, dim: int, change: Cal
             file.seek(begin)
             file.write(data.data)
     flush(path)
-    return Shard(shard.ids, shard.rows, total.hexdigest())
+    return ArrayShard(shard.ids, shard.rows, total.hexdigest())
 
 
-def write_index(folder: Path, shards: Sequence[Shard], dim: int, dtype: str) -> None:
+def write_index(folder: Path, shards: Sequence[ArrayShard], dim: int, dtype: str) -> None:
     """Make a store of shards that have been written; ``dim`` 0 says that rows are single numbers."""
     ids = [utterance for shard in shards for utterance in shard.ids]
     if len(set(ids)) != len(ids):
@@ -297,7 +299,7 @@ class StoreWriter:
         assert sys.byteorder == "little", "stores are mapped as they are"
         self.folder = fresh(folder)
         self._dim, self._dtype = dim, dtype
-        self._shards: list[Shard] = []
+        self._shards: list[ArrayShard] = []
         self._open = _OpenShard(self.folder, 0, dtype)
 
     def add(self, utterance: str, array: Array) -> None:
@@ -307,11 +309,11 @@ class StoreWriter:
             self._open = _OpenShard(self.folder, len(self._shards), self._dtype)
         self._open.add(utterance, array)
 
-    def close(self) -> Store:
+    def close(self) -> ArrayStore:
         """Write the index, and with it the store."""
         self._shards.append(self._open.close())
         write_index(self.folder, self._shards, self._dim, self._dtype)
-        return Store(self.folder)
+        return ArrayStore(self.folder)
 
     def __enter__(self) -> Self:
         return self
@@ -327,9 +329,9 @@ class StoreWriter:
 
 def write_store(
     folder: str | os.PathLike[str], arrays: Iterable[tuple[str, Array]], *, dim: int, dtype: str = "float32"
-) -> Store:
+) -> ArrayStore:
     """Write a whole store from one stream of arrays; memory holds one of them at a time."""
     with StoreWriter(folder, dim=dim, dtype=dtype) as writer:
         for utterance, array in arrays:
             writer.add(utterance, array)
-    return Store(folder)
+    return ArrayStore(folder)

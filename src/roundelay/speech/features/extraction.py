@@ -24,8 +24,8 @@ from roundelay.formats import audio_files as audio
 from roundelay.formats.kaldi_archives import read_matrix_at
 from roundelay.speech.features.array_store import (
     UTTERANCES_PER_SHARD,
-    Shard,
-    Store,
+    ArrayShard,
+    ArrayStore,
     fresh,
     rewrite_shard,
     write_index,
@@ -111,7 +111,7 @@ def read_samples(utterance: Utterance, rate: int) -> Array:
 class _Part:
     """A shard, and what was learnt while it was written: little, however many utterances there are."""
 
-    shard: Shard
+    shard: ArrayShard
     moments: dict[str, Moments]
     complaints: dict[str, str]
     seconds: float
@@ -127,7 +127,7 @@ class Extraction:
         self._folder, self._items, self._settings, self._scope = folder, items, settings, scope
         self._given = given
 
-    def run(self, jobs: int = 1, progress: Callable[[int], None] = lambda _: None) -> Store:
+    def run(self, jobs: int = 1, progress: Callable[[int], None] = lambda _: None) -> ArrayStore:
         """Extract, normalise, and write the index last; ``progress`` is told the number of utterances done."""
         folder = fresh(self._folder)
         numbers = range(max(1, -(-len(self._items) // UTTERANCES_PER_SHARD)))
@@ -155,13 +155,13 @@ class Extraction:
             rows = {name: [found.mean.tolist(), found.deviation.tolist()] for name, found in moments.items()}
             write_json(folder / MOMENTS, rows)
         write_index(folder, shards, self._settings.dim, "float32")
-        return Store(folder)
+        return ArrayStore(folder)
 
     def _items_of(self, number: int) -> Sequence[Copy]:
         return self._items[number * UTTERANCES_PER_SHARD : (number + 1) * UTTERANCES_PER_SHARD]
 
     def _extract(self, folder: Path, number: int, tell: Callable[[], None]) -> _Part:
-        part = _Part(Shard([], [], ""), {}, {}, 0.0)
+        part = _Part(ArrayShard([], [], ""), {}, {}, 0.0)
 
         def arrays() -> Iterator[tuple[str, npt.NDArray[Any]]]:
             for item in self._items_of(number):
@@ -207,10 +207,10 @@ class Extraction:
         part.moments[name] = part.moments[name] + moments if name in part.moments else moments
         return features
 
-    def _normaliser(self, folder: Path, moments: Mapping[str, Moments]) -> Callable[[int, _Part], Shard]:
+    def _normaliser(self, folder: Path, moments: Mapping[str, Moments]) -> Callable[[int, _Part], ArrayShard]:
         """Return a function that normalises a shard in place, now that the moments of all groups are known."""
 
-        def normalise(number: int, part: _Part) -> Shard:
+        def normalise(number: int, part: _Part) -> ArrayShard:
             if not part.moments:
                 return part.shard
             groups = {item.name: moments[group(self._scope, item.speaker)] for item in self._items_of(number)}

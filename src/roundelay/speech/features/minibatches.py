@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.network_inputs import Inputs
 
 Ints = npt.NDArray[np.int64]
@@ -132,7 +132,7 @@ class _Shuffled:
 class _Aligned:
     """Pair features with targets: the utterances that have both, and rows gathered from their shards."""
 
-    def __init__(self, features: Inputs, targets: Store) -> None:
+    def __init__(self, features: Inputs, targets: ArrayStore) -> None:
         both = [name for name in features.ids if name in targets and features.lengths[features.number(name)]]
         if not both:
             raise DataError(f"{features.folder}: none of its utterances has targets in {targets.folder}")
@@ -166,7 +166,7 @@ class FrameMinibatches:
     """Give single frames with their context, shuffled across the corpus: for networks without memory."""
 
     def __init__(
-        self, features: Inputs, targets: Store, size: int = 256, *, left: int = 10, right: int = 10,
+        self, features: Inputs, targets: ArrayStore, size: int = 256, *, left: int = 10, right: int = 10,
         seed: int = 0, pool_frames: int = POOL_FRAMES,
     ) -> None:  # fmt: skip
         self._data = _Aligned(features, targets)
@@ -201,7 +201,7 @@ class ChunkMinibatches:
     """
 
     def __init__(
-        self, features: Inputs, targets: Store, size: int = 32, *, length: int = 21, left: int = 0, right: int = 0,
+        self, features: Inputs, targets: ArrayStore, size: int = 32, *, length: int = 21, left: int = 0, right: int = 0,
         seed: int = 0,
     ) -> None:  # fmt: skip
         if length < 1:

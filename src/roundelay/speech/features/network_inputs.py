@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.array_store import ArrayStore
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -51,7 +51,7 @@ class Inputs(Protocol):
 class Combined:
     """Put stores side by side: the columns of each, then the vector of the utterance, the same in every frame."""
 
-    def __init__(self, stores: Sequence[Store], vectors: Store | None = None) -> None:
+    def __init__(self, stores: Sequence[ArrayStore], vectors: ArrayStore | None = None) -> None:
         if not stores:
             raise SettingsError("inputs: at least one kind of features is needed")
         first = stores[0]
@@ -65,7 +65,7 @@ class Combined:
         self.dim = sum(store.dim for store in self._all)
 
     @property
-    def _all(self) -> list[Store]:
+    def _all(self) -> list[ArrayStore]:
         return self._stores if self._vectors is None else [*self._stores, self._vectors]
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from roundelay.errors import DataError
 from roundelay.speech.gmm.arrays import Array, read_tensors, write_tensors
 from roundelay.speech.gmm.decision_tree import SILENCE, Tree
-from roundelay.speech.gmm.hmm import Graph
+from roundelay.speech.gmm.hmm import UtteranceHmm
 from roundelay.speech.gmm.viterbi import Path as StatePath
 
 Segment = tuple[str, int, int]  # name, first frame, frame after the last
@@ -33,7 +33,7 @@ class Alignment:
     score: float = 0.0  # log-probability of the path
 
     @classmethod
-    def of_path(cls, graph: Graph, path: StatePath) -> Alignment:
+    def of_path(cls, graph: UtteranceHmm, path: StatePath) -> Alignment:
         """Read phones and senones off a path through a graph."""
         changes = np.flatnonzero(np.diff(path.nodes)) + 1
         starts = np.concatenate([[0], changes, [len(path.nodes)]]).astype(np.int32)
@@ -142,7 +142,7 @@ class Alignments(Mapping[str, Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class SegmentAgreement:
     """How far segmentations agree: frames with the same phone, and phones that begin at the same time."""
 
     frames: int = 0
@@ -150,8 +150,8 @@ class Agreement:
     boundaries: int = 0
     near_boundaries: int = 0
 
-    def __add__(self, other: Agreement) -> Agreement:
-        return Agreement(
+    def __add__(self, other: SegmentAgreement) -> SegmentAgreement:
+        return SegmentAgreement(
             self.frames + other.frames,
             self.same_frames + other.same_frames,
             self.boundaries + other.boundaries,
@@ -178,7 +178,7 @@ def compare(
     *,
     names: Mapping[str, str] | None = None,
     tolerance: float = 2.0,
-) -> Agreement:
+) -> SegmentAgreement:
     """Compare two segmentations of an utterance, times in frames (a reference in seconds is divided by the shift).
 
     ``names`` maps phones of either side to common ones; those not in it stay as they are.  A frame counts by its
@@ -193,7 +193,7 @@ def compare(
     length = int(min(ours[-1][2], theirs[-1][2]))
     same = sum(a == b for a, b in zip(_labels(ours, length), _labels(theirs, length), strict=True))
     near = _match(ours[1:], theirs[1:], tolerance)
-    return Agreement(length, same, len(theirs) - 1, near)
+    return SegmentAgreement(length, same, len(theirs) - 1, near)
 
 
 def compare_all(
@@ -201,12 +201,12 @@ def compare_all(
     *,
     names: Mapping[str, str] | None = None,
     tolerance: float = 2.0,
-) -> dict[str, Agreement]:
+) -> dict[str, SegmentAgreement]:
     """Sum the agreement of many utterances by group, such as the noise level: (group, found, reference) each."""
-    groups: dict[str, Agreement] = {}
+    groups: dict[str, SegmentAgreement] = {}
     for group, found, reference in pairs:
         agreement = compare(found, reference, names=names, tolerance=tolerance)
-        groups[group] = groups.get(group, Agreement()) + agreement
+        groups[group] = groups.get(group, SegmentAgreement()) + agreement
     return groups
 
 

@@ -17,7 +17,7 @@ from roundelay.speech.gmm.decision_tree import SILENCE, Tree, TreeStatistics
 from roundelay.speech.gmm.fmllr import FmllrStatistics, collect_fmllr, fmllr
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser, normalisers
 from roundelay.speech.gmm.gaussian_mixtures import Gmm, Statistics, accumulate
-from roundelay.speech.gmm.hmm import Graph, GraphBuilder, Pronunciations, Spelling
+from roundelay.speech.gmm.hmm import GraphBuilder, Pronunciations, Spelling, UtteranceHmm
 from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, collect_mllt
 from roundelay.speech.gmm.viterbi import Transitions, search
 
@@ -36,7 +36,7 @@ class Model:
 
 
 @dataclass(slots=True)
-class Item:
+class PassItem:
     """One utterance as a pass gets it."""
 
     utterance: str
@@ -53,7 +53,7 @@ class Item:
 
 
 @dataclass
-class Corpus:
+class UtteranceSet:
     """Utterances with what is known of them by now; features stay where they are until a pass reads them."""
 
     features: Mapping[str, Array]
@@ -72,7 +72,7 @@ class Corpus:
         speakers: Mapping[str, str] | None,
         spelling: Spelling,
         front_end: FrontEnd,
-    ) -> Corpus:
+    ) -> UtteranceSet:
         """Check everything and read the features once, for their length and the speakers' means."""
         spelled = {}
         for utterance, words in transcripts.items():
@@ -86,7 +86,7 @@ class Corpus:
         norms, lengths = normalisers(front_end, features, list(spelled), speakers)
         return cls(features, speakers, spelled, norms, lengths)
 
-    def subset(self, utterances: Sequence[str]) -> Corpus:
+    def subset(self, utterances: Sequence[str]) -> UtteranceSet:
         """Keep some utterances; alignments found there are not seen here."""
         return replace(
             self,
@@ -108,10 +108,10 @@ class Corpus:
         """Name the speaker; without speakers every utterance is its own."""
         return self.speakers[utterance] if self.speakers is not None else utterance
 
-    def item(self, utterance: str) -> Item:
+    def item(self, utterance: str) -> PassItem:
         """Read one utterance."""
         speaker = self.speaker(utterance)
-        return Item(
+        return PassItem(
             utterance,
             np.asarray(self.features[utterance]),
             self.normalisers[speaker],
@@ -121,9 +121,9 @@ class Corpus:
             speaker,
         )
 
-    def chunks(self, utterances: Sequence[str] | None = None) -> Iterator[list[Item]]:
+    def chunks(self, utterances: Sequence[str] | None = None) -> Iterator[list[PassItem]]:
         """Read utterances chunk by chunk; the cut does not depend on the number of processes."""
-        chunk: list[Item] = []
+        chunk: list[PassItem] = []
         frames = 0
         for utterance in self.utterances if utterances is None else utterances:
             chunk.append(self.item(utterance))
@@ -134,7 +134,7 @@ class Corpus:
         if chunk:
             yield chunk
 
-    def speaker_chunks(self) -> Iterator[list[Item]]:
+    def speaker_chunks(self) -> Iterator[list[PassItem]]:
         """Read a chunk for each speaker: all utterances, or the first ones up to ten minutes, plenty for a matrix."""
         of_speaker: dict[str, list[str]] = {}
         for utterance in self.transcripts:
@@ -144,17 +144,17 @@ class Corpus:
             enough = 1 + int(np.searchsorted(ends, FRAMES_PER_SPEAKER))
             yield [self.item(utterance) for utterance in utterances[:enough]]
 
-    def aligned_chunks(self) -> Iterator[list[Item]]:
+    def aligned_chunks(self) -> Iterator[list[PassItem]]:
         """Read the utterances that have an alignment."""
         return self.chunks([u for u in self.utterances if u in self.alignments])
 
 
-def align_chunk(model: Model, chunk: list[Item]) -> list[Alignment | str]:
+def align_chunk(model: Model, chunk: list[PassItem]) -> list[Alignment | str]:
     """Align utterances; a string says why one cannot be."""
     return _align(model, chunk, [item.frames(model.front_end) for item in chunk])
 
 
-def _align(model: Model, chunk: list[Item], frames: list[Array]) -> list[Alignment | str]:
+def _align(model: Model, chunk: list[PassItem], frames: list[Array]) -> list[Alignment | str]:
     build = GraphBuilder(model.tree)
     graphs = [build(item.transcript) for item in chunk]
     scores = [model.gmm.score(x, graph.senones) for x, graph in zip(frames, graphs, strict=True)]
@@ -165,12 +165,12 @@ def _align(model: Model, chunk: list[Item], frames: list[Array]) -> list[Alignme
     ]
 
 
-def too_short(graph: Graph, num_frames: int) -> str:
+def too_short(graph: UtteranceHmm, num_frames: int) -> str:
     """Say why no path fits."""
     return f"{num_frames} frames are too few for the {graph.shortest()} states of its shortest pronunciation"
 
 
-def realign_chunk(model: Model, chunk: list[Item]) -> tuple[list[Alignment | str], Statistics]:
+def realign_chunk(model: Model, chunk: list[PassItem]) -> tuple[list[Alignment | str], Statistics]:
     """Align, and accumulate on what was found."""
     frames = [item.frames(model.front_end) for item in chunk]
     found = _align(model, chunk, frames)
@@ -178,12 +178,12 @@ def realign_chunk(model: Model, chunk: list[Item]) -> tuple[list[Alignment | str
     return found, _accumulate(model.gmm, pairs)
 
 
-def accumulate_chunk(model: Model, chunk: list[Item]) -> Statistics:
+def accumulate_chunk(model: Model, chunk: list[PassItem]) -> Statistics:
     """Accumulate on the alignments there are."""
     return _accumulate(model.gmm, aligned_frames(model.front_end, chunk))
 
 
-def aligned_frames(front_end: FrontEnd, chunk: list[Item]) -> list[tuple[Array, Alignment]]:
+def aligned_frames(front_end: FrontEnd, chunk: list[PassItem]) -> list[tuple[Array, Alignment]]:
     """Compute the features of utterances that have an alignment."""
     return [(item.frames(front_end), item.alignment) for item in chunk if item.alignment is not None]
 
@@ -206,7 +206,7 @@ def count_moves(moves: Array, alignment: Alignment) -> None:
     np.add.at(moves, (alignment.senones, np.where(stayed, 0, 1)), 1)
 
 
-def moments_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> Array:
+def moments_chunk(shared: tuple[FrontEnd, int], chunk: list[PassItem]) -> Array:
     """Sum moments per senone of aligned frames: (num_senones, 1 + 2D)."""
     front_end, num_senones = shared
     pairs = aligned_frames(front_end, chunk)
@@ -220,7 +220,7 @@ def moments_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> Array:
     return moments
 
 
-def tree_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> TreeStatistics:
+def tree_chunk(shared: tuple[FrontEnd, int], chunk: list[PassItem]) -> TreeStatistics:
     """Collect the moments of triphone states."""
     front_end, num_phones = shared
     pairs = aligned_frames(front_end, chunk)
@@ -228,7 +228,7 @@ def tree_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> TreeStatistic
     return TreeStatistics.collect(num_phones, contexts, np.concatenate([x for x, _ in pairs]))
 
 
-def scatter_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> Scatter:
+def scatter_chunk(shared: tuple[FrontEnd, int], chunk: list[PassItem]) -> Scatter:
     """Collect what LDA needs, of spliced cepstra with senones as classes."""
     front_end, num_senones = shared
     pairs = [(item, item.alignment) for item in chunk if item.alignment is not None]
@@ -236,14 +236,14 @@ def scatter_chunk(shared: tuple[FrontEnd, int], chunk: list[Item]) -> Scatter:
     return Scatter.collect(np.concatenate(frames), np.concatenate([a.senones for _, a in pairs]), num_senones)
 
 
-def mllt_chunk(model: Model, chunk: list[Item]) -> MlltStatistics:
+def mllt_chunk(model: Model, chunk: list[PassItem]) -> MlltStatistics:
     """Collect what MLLT needs."""
     pairs = aligned_frames(model.front_end, chunk)
     senones = np.concatenate([a.senones for _, a in pairs])
     return collect_mllt(model.gmm, np.concatenate([x for x, _ in pairs]), senones)
 
 
-def fmllr_chunk(shared: tuple[Model, Gmm], chunk: list[Item]) -> tuple[str, Array]:
+def fmllr_chunk(shared: tuple[Model, Gmm], chunk: list[PassItem]) -> tuple[str, Array]:
     """Estimate the matrix of the speaker of a chunk, from alignments given or else made with the unadapted model.
 
     Posteriors for the target mixtures are those of the features as the speaker's present matrix, if any, makes them.
@@ -269,7 +269,7 @@ def fmllr_chunk(shared: tuple[Model, Gmm], chunk: list[Item]) -> tuple[str, Arra
     return chunk[0].speaker, fmllr(statistics).astype(np.float32)
 
 
-def first_pass_chunk(model: Model, chunk: list[Item]) -> Statistics:
+def first_pass_chunk(model: Model, chunk: list[PassItem]) -> Statistics:
     """Accumulate unadapted features under the posteriors of adapted ones."""
     pairs = [(item, item.alignment) for item in chunk if item.alignment is not None]
     adapted = np.concatenate([item.frames(model.front_end) for item, _ in pairs])

@@ -111,7 +111,7 @@ def _agglomerate(moments: list[Array], names: list[int]) -> list[list[int]]:
 
 
 @dataclass(slots=True)
-class Split:
+class TreeSplit:
     """The best question for a leaf: what it gains, which side it asks about, and which phones answer yes."""
 
     gain: float
@@ -119,10 +119,10 @@ class Split:
     members: Array
 
 
-def best_split(lefts: Array, rights: Array, moments: Array, questions: Array, min_frames: float) -> Split | None:
+def best_split(lefts: Array, rights: Array, moments: Array, questions: Array, min_frames: float) -> TreeSplit | None:
     """Try every question on either side of the given triphone states; None where none leaves enough frames."""
     whole = moments.sum(0)
-    best: Split | None = None
+    best: TreeSplit | None = None
     for side, contexts in ((_LEFT, lefts), (_RIGHT, rights)):
         by_phone = np.zeros((questions.shape[1], moments.shape[1]))
         np.add.at(by_phone, contexts, moments)
@@ -132,7 +132,7 @@ def best_split(lefts: Array, rights: Array, moments: Array, questions: Array, mi
         gains[np.minimum(yes[:, 0], no[:, 0]) < min_frames] = -np.inf
         index = int(gains.argmax())
         if gains[index] > (best.gain if best else 0.0):
-            best = Split(float(gains[index]), side, questions[index])
+            best = TreeSplit(float(gains[index]), side, questions[index])
     return best
 
 
@@ -219,7 +219,7 @@ class _Grower:
         self.sides: list[int] = []
         self.members: list[Array] = []
         self.children: list[tuple[int, int]] = []
-        self.heap: list[tuple[float, int, Split, tuple[Array, Array, Array]]] = []
+        self.heap: list[tuple[float, int, TreeSplit, tuple[Array, Array, Array]]] = []
 
     def grow(self, num_senones: int) -> Tree:
         num_phones = self.statistics.num_phones
@@ -249,7 +249,7 @@ class _Grower:
             heapq.heappush(self.heap, (-split.gain, node, split, rows))
         return node
 
-    def _split(self, node: int, split: Split, rows: tuple[Array, Array, Array]) -> None:
+    def _split(self, node: int, split: TreeSplit, rows: tuple[Array, Array, Array]) -> None:
         yes = split.members[rows[split.side]]
         self.sides[node], self.members[node] = split.side, split.members
         no_child = self._add((rows[0][~yes], rows[1][~yes], rows[2][~yes]))

@@ -13,8 +13,8 @@ from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.corpus_passes import (
-    Corpus,
     Model,
+    UtteranceSet,
     accumulate_chunk,
     first_pass_chunk,
     fmllr_chunk,
@@ -29,7 +29,7 @@ from roundelay.speech.gmm.decision_tree import SILENCE, STATES, Tree, TreeStatis
 from roundelay.speech.gmm.front_end import FrontEnd, Input
 from roundelay.speech.gmm.gaussian_mixtures import Gmm, Statistics, update
 from roundelay.speech.gmm.hmm import GraphBuilder, Pronouncer, Pronunciations, Spelling
-from roundelay.speech.gmm.hmm_gmm import AcousticModel, Words
+from roundelay.speech.gmm.hmm_gmm import HmmGmm, Words
 from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, lda, mllt
 from roundelay.speech.gmm.viterbi import Transitions
 from roundelay.speech.worker_pool import Workers
@@ -69,7 +69,7 @@ class GmmSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class GmmPlan:
     """What a stage does at which of its iterations."""
 
     iterations: int
@@ -82,7 +82,9 @@ class Plan:
 class Trainer:
     """The state of training: corpus, model, random numbers, progress."""
 
-    def __init__(self, corpus: Corpus, workers: Workers, settings: GmmSettings, progress: Progress | None) -> None:
+    def __init__(
+        self, corpus: UtteranceSet, workers: Workers, settings: GmmSettings, progress: Progress | None
+    ) -> None:
         self.corpus, self.workers, self.settings = corpus, workers, settings
         self.progress = progress or (lambda stage, done, total: None)
         self.rng = np.random.default_rng(settings.seed)
@@ -114,7 +116,7 @@ class Trainer:
         parts = self.workers.map(accumulate_chunk, model, self.corpus.aligned_chunks())
         return reduce(Statistics.__iadd__, parts, Statistics.empty(model.gmm))
 
-    def iterate(self, stage: str, model: Model, plan: Plan) -> Model:
+    def iterate(self, stage: str, model: Model, plan: GmmPlan) -> Model:
         """Alternate realignment and estimation, growing the mixtures evenly over the first three quarters."""
         start = model.gmm.num_gaussians
         growing = max(1, plan.iterations * 3 // 4)
@@ -188,7 +190,7 @@ def equal_alignment(transcript: Sequence[Pronunciations], num_frames: int, tree:
     return whole.retie(tree)
 
 
-def sample(corpus: Corpus, num_frames: float, seed: int) -> Corpus:
+def sample(corpus: UtteranceSet, num_frames: float, seed: int) -> UtteranceSet:
     """Take utterances at random up to so many frames; all of them where there are no more."""
     if corpus.num_frames <= num_frames:
         return corpus
@@ -217,7 +219,7 @@ def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> 
         raise DataError(f"{utterance}: {reason}; and it is the longest utterance")
     model = trainer.single(front_end, tree)
     n = settings.mono_iterations
-    plan = Plan(iterations=n, num_gaussians=settings.mono_gaussians, realign=mono_realignments(n))
+    plan = GmmPlan(iterations=n, num_gaussians=settings.mono_gaussians, realign=mono_realignments(n))
     return trainer.iterate("monophones", model, plan)
 
 
@@ -226,7 +228,7 @@ def train_triphones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> M
     tree = trainer.tree(front_end, num_phones)
     trainer.retie(tree)
     n = trainer.settings.iterations
-    plan = Plan(iterations=n, num_gaussians=trainer.settings.num_gaussians, realign=range(3, n, 4))
+    plan = GmmPlan(iterations=n, num_gaussians=trainer.settings.num_gaussians, realign=range(3, n, 4))
     return trainer.iterate("triphones", trainer.single(front_end, tree), plan)
 
 
@@ -239,7 +241,7 @@ def train_projected(trainer: Trainer, model: Model) -> Model:
     tree = trainer.tree(front_end, model.tree.num_phones)
     trainer.retie(tree)
     n = trainer.settings.iterations
-    plan = Plan(
+    plan = GmmPlan(
         iterations=n,
         num_gaussians=trainer.settings.num_gaussians,
         realign=range(3, n, 4),
@@ -251,7 +253,7 @@ def train_projected(trainer: Trainer, model: Model) -> Model:
 def train_adapted(trainer: Trainer, model: Model) -> tuple[Model, Gmm]:
     """Train on features adapted to each speaker; also give mixtures for unadapted ones, for the first pass."""
     n = max(4, trainer.settings.iterations // 2)
-    plan = Plan(iterations=n, num_gaussians=model.gmm.num_gaussians, realign=range(2, n, 3), adapt=range(0, n, 3))
+    plan = GmmPlan(iterations=n, num_gaussians=model.gmm.num_gaussians, realign=range(2, n, 3), adapt=range(0, n, 3))
     model = trainer.iterate("fMLLR", model, plan)
     parts = trainer.workers.map(first_pass_chunk, model, trainer.corpus.aligned_chunks())
     return model, update(model.gmm, reduce(Statistics.__iadd__, parts), trainer.floor)
@@ -265,13 +267,13 @@ def train_gmm(
     settings: GmmSettings,
     progress: Progress | None = None,
     jobs: int = 1,
-) -> AcousticModel:
+) -> HmmGmm:
     """Train an acoustic model from a flat start."""
     front_end = FrontEnd(input=settings.input, num_cepstra=settings.num_cepstra)
     spelling = Spelling(lexicon)
     num_phones = len(spelling.phones)
     with Workers(jobs) as workers:
-        whole = Corpus.open(features, transcripts, speakers, spelling, front_end)
+        whole = UtteranceSet.open(features, transcripts, speakers, spelling, front_end)
         whole = sample(whole, settings.hours * 3600 * settings.frames_per_second, settings.seed)
         small = sample(whole, settings.mono_hours * 3600 * settings.frames_per_second, settings.seed)
         trainer = Trainer(small, workers, settings, progress)
@@ -285,4 +287,4 @@ def train_gmm(
             model = train_projected(trainer, model)
             model, first_pass = train_adapted(trainer, model)
     words = Words(spelling.phones, {word: list(variants) for word, variants in lexicon.pronunciations.items()})
-    return AcousticModel(model, words, first_pass, trainer.failures)
+    return HmmGmm(model, words, first_pass, trainer.failures)

@@ -59,7 +59,7 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class UtteranceHmm:
     """The HMM of an utterance: nodes are phones in context, three states each, in topological order."""
 
     phones: Array  # (N,)
@@ -121,7 +121,7 @@ class GraphBuilder:
         self.tree = tree
         self._copies: dict[tuple[int, frozenset[int], frozenset[int]], list[_Copy]] = {}
 
-    def __call__(self, transcript: Sequence[Pronunciations]) -> Graph:
+    def __call__(self, transcript: Sequence[Pronunciations]) -> UtteranceHmm:
         """Build the graph of a transcript; one without words is silence."""
         lattice = _Lattice(transcript)
         copies = self._contexts(lattice)
@@ -150,7 +150,7 @@ class GraphBuilder:
         predecessors, weights = _pad(arcs, num_nodes)
         phones, words = np.repeat(lattice.phones, counts), np.repeat(lattice.words, counts)
         index = index.reshape(STATES, num_nodes)
-        return Graph(phones, words, senones, index, predecessors, weights, entry, final)
+        return UtteranceHmm(phones, words, senones, index, predecessors, weights, entry, final)
 
     def _contexts(self, lattice: _Lattice) -> list[list[_Copy]]:
         lefts: list[set[int]] = [set() for _ in lattice.phones]

@@ -11,7 +11,7 @@ import numpy as np
 from roundelay.files import write_json
 from roundelay.speech.gmm.alignment import Alignment, Alignments
 from roundelay.speech.gmm.arrays import Array, read_tensors, write_tensors
-from roundelay.speech.gmm.corpus_passes import Corpus, Model, align_chunk, fmllr_chunk
+from roundelay.speech.gmm.corpus_passes import Model, UtteranceSet, align_chunk, fmllr_chunk
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
 from roundelay.speech.gmm.front_end import FrontEnd
@@ -33,7 +33,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class AcousticModel:
+class HmmGmm:
     """A trained HMM-GMM: front end, tree, Gaussian mixtures, transition probabilities, lexicon.
 
     An adapted model has two sets of mixtures: ``first_pass`` for features as they are, ``model`` for those transformed
@@ -109,10 +109,10 @@ class AcousticModel:
         features: Mapping[str, Array],
         transcripts: Mapping[str, Sequence[str]],
         speakers: Mapping[str, str] | None,
-    ) -> Corpus:
-        return Corpus.open(features, transcripts, speakers, Spelling(self.lexicon), self.model.front_end)
+    ) -> UtteranceSet:
+        return UtteranceSet.open(features, transcripts, speakers, Spelling(self.lexicon), self.model.front_end)
 
-    def _matrices(self, corpus: Corpus, workers: Workers) -> dict[str, Array]:
+    def _matrices(self, corpus: UtteranceSet, workers: Workers) -> dict[str, Array]:
         """Align a speaker's utterances with the first pass's mixtures, then fit the matrix to the adapted ones."""
         shared = (self.unadapted, self.model.gmm)
         return dict(workers.map(fmllr_chunk, shared, corpus.speaker_chunks()))
@@ -141,7 +141,7 @@ class AcousticModel:
         write_json(folder / "model.json", description | sizes | {"adapted": self.first_pass is not None})
 
     @classmethod
-    def load(cls, folder: Path) -> AcousticModel:
+    def load(cls, folder: Path) -> HmmGmm:
         """Read what ``save`` wrote."""
         arrays, description = read_tensors(folder / _FILE, _KIND)
         parts: dict[str, dict[str, Array]] = {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import STATES
-from roundelay.speech.gmm.hmm import Graph
+from roundelay.speech.gmm.hmm import UtteranceHmm
 
 CELLS = 6_000_000  # frames times states searched at once: 24 MB of scores
 
@@ -49,7 +49,7 @@ class Path:
     score: float
 
 
-def search(graphs: Sequence[Graph], scores: Sequence[Array], transitions: Transitions) -> list[Path | None]:
+def search(graphs: Sequence[UtteranceHmm], scores: Sequence[Array], transitions: Transitions) -> list[Path | None]:
     """Search utterances; ``scores`` are (S, T), a row for each senone of the graph.  None: there are too few frames."""
     found: list[Path | None] = [None] * len(graphs)
     order = sorted(range(len(graphs)), key=lambda u: scores[u].shape[1])
@@ -60,7 +60,7 @@ def search(graphs: Sequence[Graph], scores: Sequence[Array], transitions: Transi
     return found
 
 
-def _batches(order: Sequence[int], graphs: Sequence[Graph], scores: Sequence[Array]) -> Iterator[list[int]]:
+def _batches(order: Sequence[int], graphs: Sequence[UtteranceHmm], scores: Sequence[Array]) -> Iterator[list[int]]:
     """Cut utterances, sorted by length, into batches of bounded size."""
     batch: list[int] = []
     states = 0
@@ -77,7 +77,7 @@ def _batches(order: Sequence[int], graphs: Sequence[Graph], scores: Sequence[Arr
 class _Batch:
     """Graphs side by side: node n of graph u is node ``first[u] + n``."""
 
-    def __init__(self, graphs: Sequence[Graph], transitions: Transitions) -> None:
+    def __init__(self, graphs: Sequence[UtteranceHmm], transitions: Transitions) -> None:
         sizes = [len(graph.phones) for graph in graphs]
         self.first = np.cumsum([0, *sizes])
         self.num_nodes = int(self.first[-1])
@@ -96,7 +96,9 @@ class _Batch:
         self.final = np.concatenate([graph.final for graph in graphs])
 
 
-def _search_batch(graphs: Sequence[Graph], scores: Sequence[Array], transitions: Transitions) -> list[Path | None]:
+def _search_batch(
+    graphs: Sequence[UtteranceHmm], scores: Sequence[Array], transitions: Transitions
+) -> list[Path | None]:
     batch = _Batch(graphs, transitions)
     lengths = np.array([score.shape[1] for score in scores])
     best = np.zeros((int(lengths.max()), STATES, batch.num_nodes), np.float32)

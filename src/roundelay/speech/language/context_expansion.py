@@ -33,7 +33,7 @@ class ContextTree(Protocol):
 
 
 @dataclass
-class Network:
+class StateNetwork:
     """Hold a transducer as lists: the arcs of each state, and the cost of ending there."""
 
     arcs: list[list[Arc]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Network:
 class _Walk:
     """Number keys as they are met; iteration goes on to those that are met meanwhile."""
 
-    def __init__(self, network: Network, first: tuple[int, ...]) -> None:
+    def __init__(self, network: StateNetwork, first: tuple[int, ...]) -> None:
         self._network = network
         self._numbers: dict[tuple[int, ...], int] = {}
         self._queue: list[tuple[int, ...]] = []
@@ -91,13 +91,13 @@ class Physical:
         return known
 
 
-def in_context(phones: Network, num_phones: int, physical: Physical) -> Network:
+def in_context(phones: StateNetwork, num_phones: int, physical: Physical) -> StateNetwork:
     """Replace phones (labels 1 to ``num_phones``) by physical triphones; higher labels are raised by DISAMBIGUATION.
 
     The walk is over (state, left phone, phone): a phone's label is known once the next phone is, so the graph runs one
     phone behind, and the last one leaves on an arc to the end.  Beyond the ends there is silence.
     """
-    result = Network()
+    result = StateNetwork()
     walk = _Walk(result, (0, SILENCE_INDEX, _NO_PHONE))
     end = result.add_state()
     result.finals[end] = 0.0
@@ -118,9 +118,9 @@ def in_context(phones: Network, num_phones: int, physical: Physical) -> Network:
     return result
 
 
-def in_states(triphones: Network, physical: Physical) -> Network:
+def in_states(triphones: StateNetwork, physical: Physical) -> StateNetwork:
     """Replace each physical triphone by its three senones (label ``senone + 1``); nothing repeats yet."""
-    result = Network([[] for _ in triphones.arcs], dict(triphones.finals))
+    result = StateNetwork([[] for _ in triphones.arcs], dict(triphones.finals))
     for state, arcs in enumerate(triphones.arcs):
         for label, output, cost, target in arcs:
             if label == 0 or label >= DISAMBIGUATION:
@@ -134,13 +134,13 @@ def in_states(triphones: Network, physical: Physical) -> Network:
     return result
 
 
-def lasting(states: Network) -> Network:
+def lasting(states: StateNetwork) -> StateNetwork:
     """Let each senone last any number of frames from one on, and turn disambiguation symbols into epsilons.
 
     A state is split by the senone it is entered with, and repeats that one.  No transition probabilities: at equal ones
     all paths of T frames cost the same.
     """
-    result = Network()
+    result = StateNetwork()
     walk = _Walk(result, (0, 0))
     for key in walk:
         state, entered = key
@@ -156,12 +156,12 @@ def lasting(states: Network) -> Network:
     return result
 
 
-def blank_between(phones: Network, num_phones: int) -> Network:
+def blank_between(phones: StateNetwork, num_phones: int) -> StateNetwork:
     """Apply the topology of CTC to phones: output 0 is the blank, which takes silence's index, hence label 1.
 
     Any phone may repeat; blanks may stand anywhere, and one must stand between two phones that are equal.
     """
-    result = Network()
+    result = StateNetwork()
     walk = _Walk(result, (0, _BLANK))
     for key in walk:
         state, last = key

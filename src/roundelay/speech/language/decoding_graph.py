@@ -22,8 +22,8 @@ import numpy.typing as npt
 from roundelay.errors import DataError, MissingExtra
 from roundelay.speech.language.context_expansion import (
     ContextTree,
-    Network,
     Physical,
+    StateNetwork,
     blank_between,
     in_context,
     in_states,
@@ -138,7 +138,7 @@ def _arcs(file: bytes, states: int) -> npt.NDArray[np.int32]:
     return numbers[of_arcs].reshape(-1, 4)
 
 
-def to_fst(network: Network) -> Fst:
+def to_fst(network: StateNetwork) -> Fst:
     """Turn lists into a transducer."""
     fst = kaldifst.StdVectorFst()
     fst.reserve_states(len(network.arcs))
@@ -153,9 +153,9 @@ def to_fst(network: Network) -> Fst:
     return fst
 
 
-def from_fst(fst: Fst) -> Network:
+def from_fst(fst: Fst) -> StateNetwork:
     """Turn a transducer into lists; its start becomes state 0."""
-    network = Network([[] for _ in range(fst.num_states)])
+    network = StateNetwork([[] for _ in range(fst.num_states)])
     start = fst.start
 
     def renumbered(state: int) -> int:
@@ -173,7 +173,7 @@ def from_fst(fst: Fst) -> Network:
     return network
 
 
-def _finish(network: Network) -> Fst:
+def _finish(network: StateNetwork) -> Fst:
     fst = to_fst(network)
     kaldifst.connect(fst)
     kaldifst.arcsort(fst, "ilabel")
@@ -193,7 +193,7 @@ def _lexicon_and_grammar(lexicon: Lexicon, model: NgramModel, silence_probabilit
     return both
 
 
-def grammar_network(lexicon: Lexicon, model: NgramModel) -> Network:
+def grammar_network(lexicon: Lexicon, model: NgramModel) -> StateNetwork:
     """Turn a language model into an acceptor of word ids; back-off arcs bear ``#0``, the id after the last word's.
 
     A sentence begins in the history ``<s>`` and ends by a final cost.  N-grams with a word that the lexicon lacks are
@@ -201,7 +201,7 @@ def grammar_network(lexicon: Lexicon, model: NgramModel) -> Network:
     """
     ids = lexicon.word_ids
     histories = _histories(model)
-    network = Network([[] for _ in histories])
+    network = StateNetwork([[] for _ in histories])
     backoff_label = len(ids) + 1
     for gram, logprob in model.logprobs.items():
         *context, word = gram
@@ -253,13 +253,13 @@ def _some(words: Sequence[str]) -> str:
     return " ".join(words[:8]) + (" ..." if len(words) > 8 else "")
 
 
-def lexicon_network(lexicon: Lexicon, silence_probability: float = 0.5) -> Network:
+def lexicon_network(lexicon: Lexicon, silence_probability: float = 0.5) -> StateNetwork:
     """Turn a lexicon into a transducer from phone ids to word ids, with optional silence before and after each word.
 
     Homophones and words that begin other words end in ``#1``, ``#2`` ... (ids after the phones), silence in a symbol of
     its own, and ``#0`` lets the language model back off: without them the result could not be determinised.
     """
-    network = Network()
+    network = StateNetwork()
     start, loop = network.add_state(), network.add_state()
     network.finals[loop] = 0.0
     marks = disambiguate(lexicon)
@@ -306,9 +306,9 @@ def _silence_costs(probability: float) -> tuple[float, float]:
     return -math.log(probability), -math.log1p(-probability)
 
 
-def _transcript(words: Sequence[str], lexicon: Lexicon, silence_probability: float) -> Network:
+def _transcript(words: Sequence[str], lexicon: Lexicon, silence_probability: float) -> StateNetwork:
     """Turn a transcript into a network from phone ids to word ids."""
-    network = Network()
+    network = StateNetwork()
     silent, spoken = _silence_costs(silence_probability)
 
     def pause(before: int) -> int:

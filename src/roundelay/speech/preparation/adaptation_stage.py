@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from roundelay.errors import MissingExtra
 from roundelay.files import write_json
-from roundelay.speech.features.array_store import Store, write_store
+from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.extraction import Copy
-from roundelay.speech.gmm.corpus_passes import Corpus, Item, Model
+from roundelay.speech.gmm.corpus_passes import Model, PassItem, UtteranceSet
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
 from roundelay.speech.gmm.front_end import normalisers
-from roundelay.speech.gmm.hmm_gmm import AcousticModel
+from roundelay.speech.gmm.hmm_gmm import HmmGmm
 from roundelay.speech.language.lexicon import Lexicon
 from roundelay.speech.preparation.alignment_stage import Selection
 from roundelay.speech.preparation.cached_stages import files_under
@@ -50,14 +50,14 @@ class Adapter:
     ) -> None:
         self._folder, self._items, self._jobs, self._progress = folder, items, jobs, progress
         self._graph = folder / "graphs" / f"{graph}.fst"
-        self._model = AcousticModel.load(folder / "hmm")
+        self._model = HmmGmm.load(folder / "hmm")
         self._words = Lexicon.read(folder / "lexicon.txt").words
         self._done = 0
 
     def run(self, train_splits: Collection[str]) -> Iterable[Path]:
         """Write a store of adapted features for each split; only those of ``train_splits`` may use transcripts."""
         for split, copies in self._items.items():
-            features = Store(self._folder / "features" / split, private=True)
+            features = ArrayStore(self._folder / "features" / split, private=True)
             spoken = Selection({copy.name: features for copy in copies if features.length(copy.name)})
             speakers = {copy.name: copy.speaker for copy in copies}
             if split in train_splits:
@@ -73,7 +73,7 @@ class Adapter:
         """Decode utterances with the unadapted mixtures: the first pass."""
         model = self._model.unadapted
         norms, lengths = normalisers(model.front_end, spoken, list(spoken), speakers)
-        corpus = Corpus(spoken, speakers, {name: [] for name in spoken}, norms, lengths)
+        corpus = UtteranceSet(spoken, speakers, {name: [] for name in spoken}, norms, lengths)
         with Workers(spoken.jobs(self._jobs)) as workers:
             chunks = workers.map(_recognise_chunk, (model, self._graph), corpus.chunks())
             found = dict(zip(corpus.utterances, (ids for chunk in chunks for ids in chunk), strict=True))
@@ -86,7 +86,7 @@ class Adapter:
         return self._model.speaker_transforms(spoken, words, speakers, spoken.jobs(self._jobs)) if words else None
 
     def _write(
-        self, split: str, features: Store, speakers: Mapping[str, str], transforms: SpeakerTransforms | None
+        self, split: str, features: ArrayStore, speakers: Mapping[str, str], transforms: SpeakerTransforms | None
     ) -> None:
         dim, total = self._model.model.gmm.num_features, sum(map(len, self._items.values()))
 
@@ -105,7 +105,7 @@ class Adapter:
             transforms.save(store.folder / TRANSFORMS)
 
 
-def _recognise_chunk(shared: tuple[Model, Path], chunk: list[Item]) -> list[list[int]]:
+def _recognise_chunk(shared: tuple[Model, Path], chunk: list[PassItem]) -> list[list[int]]:
     """Give the word ids of the best path of each utterance."""
     model, graph = shared
     senones = np.arange(model.gmm.num_senones)

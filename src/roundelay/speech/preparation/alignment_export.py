@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roundelay.errors import SettingsError, suggest
 from roundelay.formats.alignment_files import Interval, write_ctm, write_textgrid
-from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.preparation.prepared_data import Prepared
 
 
@@ -30,7 +30,7 @@ def word_intervals(data: Prepared, split: str, utterance: str) -> list[Interval]
     return list(_intervals(data, data.words(split), utterance, ["", *data.lexicon.words]))
 
 
-def _intervals(data: Prepared, store: Store, utterance: str, names: Sequence[str]) -> Iterator[Interval]:
+def _intervals(data: Prepared, store: ArrayStore, utterance: str, names: Sequence[str]) -> Iterator[Interval]:
     """Count time from the first frame's begin; a frame stands for one shift around its middle."""
     settings = data.feature_settings
     shift = settings.frame_shift_seconds

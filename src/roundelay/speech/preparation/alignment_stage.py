@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from roundelay.errors import DataError
 from roundelay.files import write_json
-from roundelay.speech.features.array_store import Store, StoreWriter, fresh
+from roundelay.speech.features.array_store import ArrayStore, StoreWriter, fresh
 from roundelay.speech.features.extraction import Copy
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.speed_perturbation import copy_name
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.gmm_training import GmmSettings, train_gmm
-from roundelay.speech.gmm.hmm_gmm import AcousticModel
+from roundelay.speech.gmm.hmm_gmm import HmmGmm
 from roundelay.speech.language.lexicon import Lexicon
 from roundelay.speech.preparation import alignment_import as brought
 from roundelay.speech.preparation.cached_stages import files_under
@@ -41,8 +41,8 @@ class Aligner:
         self._folder, self._lexicon, self._items, self._clean = folder, lexicon, items, clean
         self._jobs, self._progress = jobs, progress
 
-    def _features(self, split: str) -> Store:
-        return Store(self._folder / "features" / split, private=True)  # torch warns of what it cannot write to
+    def _features(self, split: str) -> ArrayStore:
+        return ArrayStore(self._folder / "features" / split, private=True)  # torch warns of what it cannot write to
 
     def _originals(self, split: str) -> dict[str, list[str]]:
         """Map each utterance that is aligned by itself to the noisy copies that share its alignment."""
@@ -60,7 +60,7 @@ class Aligner:
         self, train_splits: Sequence[str], settings: GmmSettings, features: FeatureSettings, hours: float
     ) -> Iterable[Path]:
         """Train the HMM-GMM on clean originals at their own speed, up to so many hours of them."""
-        stores: dict[str, Store] = {}
+        stores: dict[str, ArrayStore] = {}
         transcripts: dict[str, tuple[str, ...]] = {}
         speakers: dict[str, str] = {}
         for split in train_splits:
@@ -82,7 +82,7 @@ class Aligner:
 
     def align(self) -> Iterable[Path]:
         """Align every utterance with the trained model."""
-        model = AcousticModel.load(self._folder / "hmm")
+        model = HmmGmm.load(self._folder / "hmm")
 
         def paths(split: str) -> Iterator[tuple[str, Alignment | str]]:
             features, originals = self._features(split), self._originals(split)
@@ -144,7 +144,7 @@ class Aligner:
 class Selection(Mapping[str, npt.NDArray[np.float32]]):
     """Some utterances of some stores, read when they are asked for and not held."""
 
-    def __init__(self, stores: Mapping[str, Store]) -> None:
+    def __init__(self, stores: Mapping[str, ArrayStore]) -> None:
         self._stores = stores
 
     def __getitem__(self, name: str) -> npt.NDArray[np.float32]:
@@ -165,7 +165,7 @@ class Selection(Mapping[str, npt.NDArray[np.float32]]):
         return max(1, min(most, frames // _FRAMES_PER_JOB))
 
 
-def _some(stores: dict[str, Store], most: int) -> dict[str, Store]:
+def _some(stores: dict[str, ArrayStore], most: int) -> dict[str, ArrayStore]:
     """Keep so many frames' worth of utterances, drawn by their names' digests: any speaker, the same each time."""
     if sum(store.length(name) for name, store in stores.items()) <= most:
         return stores
@@ -215,6 +215,6 @@ def senone_counts(folder: Path, splits: Iterable[str]) -> npt.NDArray[np.int64]:
     """Count the frames of each senone in the alignments of some splits."""
     counts = np.zeros(Tree.load(folder / _TREE).num_senones, np.int64)
     for split in splits:
-        for senones in Store(folder / "alignments" / split / "senones").values():
+        for senones in ArrayStore(folder / "alignments" / split / "senones").values():
             counts += np.bincount(senones, minlength=len(counts))
     return counts

@@ -11,7 +11,7 @@ import numpy as np
 
 from roundelay.errors import DataError
 from roundelay.files import read_json, write_text
-from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.extraction import SOUNDS, Copy, read_samples
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.gmm.decision_tree import Tree
@@ -30,7 +30,9 @@ def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: Featu
         "lexicon": {"words": len(lexicon.words), "phones": len(lexicon.phones), "unknown": unknown},
         "senones": Tree.load(folder / "tree.safetensors").num_senones,
         "phone_durations": phone_durations(
-            (Store(folder / "alignments" / name / "phones") for name in items), lexicon, settings.frame_shift_seconds
+            (ArrayStore(folder / "alignments" / name / "phones") for name in items),
+            lexicon,
+            settings.frame_shift_seconds,
         ),
     }
 
@@ -55,7 +57,7 @@ def vocabulary(folder: Path, texts: Mapping[str, Sequence[Sequence[str]]], train
 
 
 def _split(folder: Path, name: str, copies: Sequence[Copy], settings: FeatureSettings) -> dict[str, Any]:
-    features = Store(folder / "features" / name)
+    features = ArrayStore(folder / "features" / name)
     sounds = read_json(folder / "features" / name / SOUNDS)
     failed = read_json(folder / "alignments" / name / "failures.json")
     originals = [copy.utterance for copy in copies if copy.speed == 1.0]
@@ -69,12 +71,12 @@ def _split(folder: Path, name: str, copies: Sequence[Copy], settings: FeatureSet
         "vocabulary": len({word for utterance in originals for word in utterance.words}),
         "silent": sorted(name for name, why in sounds["complaints"].items() if why == "silent"),
         "clipped": sorted(name for name, why in sounds["complaints"].items() if why == "clipped"),
-        "aligned": len(Store(folder / "alignments" / name / "senones")),
+        "aligned": len(ArrayStore(folder / "alignments" / name / "senones")),
         "failed": dict(sorted(failed.items())),
     }
 
 
-def phone_durations(stores: Iterable[Store], lexicon: Lexicon, shift: float) -> dict[str, dict[str, float]]:
+def phone_durations(stores: Iterable[ArrayStore], lexicon: Lexicon, shift: float) -> dict[str, dict[str, float]]:
     """Measure how often each phone is aligned, and the mean and standard deviation of its length in milliseconds."""
     sums = np.zeros((len(lexicon.phones), 3))
     for store in stores:
@@ -162,7 +164,7 @@ def _vocabulary_lines(found: Mapping[str, Any]) -> list[str]:
         result.append("  it has the words of all transcripts and no other: --vocabulary train leaves held-out ones out")
     for name, part in found["unrecognisable"].items():
         shown = f": {_some(part['words'])}" if part["words"] else ""
-        counted = f"{len(part['words'])} words ({part['tokens']} of {part['of']} said)"
+        counted = f"{len(part['words'])} words ({part['tokens']} of {part['source']} said)"
         result.append(f"  {name}: {counted} cannot be recognised{shown}")
     return result
 
@@ -181,7 +183,7 @@ def picture(data: Prepared, split: str, utterance: str) -> str:
     # A frame is drawn around its middle: half a frame's length after its first sample where edges are snipped.
     offset = (settings.frame_length_seconds - shift) / 2 if settings.snip_edges else 0.0
 
-    def spans(store: Store, names: Sequence[str], first: int) -> list[Span]:
+    def spans(store: ArrayStore, names: Sequence[str], first: int) -> list[Span]:
         rows = store[utterance].tolist() if utterance in store else []
         return [(names[i - first], begin * shift + offset, end * shift + offset) for i, begin, end in rows]
 

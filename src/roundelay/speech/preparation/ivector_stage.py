@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import read_json, write_json
-from roundelay.speech.features.array_store import Store, fresh, write_store
+from roundelay.speech.features.array_store import ArrayStore, fresh, write_store
 from roundelay.speech.features.extraction import MOMENTS, Copy
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
@@ -166,7 +166,7 @@ class _Source:
     """The features of a split as they were before each speaker's mean and variance were taken out."""
 
     def __init__(self, folder: Path, copies: Sequence[Copy]) -> None:
-        self.store = Store(folder, private=True)
+        self.store = ArrayStore(folder, private=True)
         path = folder / MOMENTS
         moments = read_json(path) if path.is_file() else {}
         self._moments = {speaker: [np.float32(row) for row in rows] for speaker, rows in moments.items()}

@@ -31,7 +31,15 @@ from roundelay.speech.preparation.ivector_stage import IvectorSettings, VectorMa
 from roundelay.speech.preparation.language_stage import VOCABULARY, LanguageSettings, measure, name_of, write_graphs
 from roundelay.speech.preparation.prepared_data import DESCRIPTION, Prepared, open_prepared, write_utterances
 
-__all__ = ["IvectorSettings", "LexiconSettings", "Outcome", "PrepareSettings", "Prepared", "open_prepared", "prepare"]
+__all__ = [
+    "IvectorSettings",
+    "LexiconSettings",
+    "PreparationOutcome",
+    "PrepareSettings",
+    "Prepared",
+    "open_prepared",
+    "prepare",
+]
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, and how much of it is done."""
@@ -91,7 +99,7 @@ class PrepareSettings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PreparationOutcome:
     """Say what a preparation did."""
 
     data: Prepared
@@ -103,7 +111,7 @@ class Outcome:
 def prepare(
     corpus: str | os.PathLike[str], out: str | os.PathLike[str], settings: PrepareSettings | None = None, *,
     jobs: int = 1, progress: Progress | None = None,
-) -> Outcome:  # fmt: skip
+) -> PreparationOutcome:  # fmt: skip
     """Prepare a corpus into a folder; whatever is there already from the same inputs is kept."""
     if jobs < 1:
         raise SettingsError(f"jobs must be at least 1, not {jobs}")
@@ -126,7 +134,7 @@ class _Preparation:
             name: read_scp(path / "feats.scp") if given_features else None for name, path in self.folders.items()
         }
 
-    def run(self) -> Outcome:
+    def run(self) -> PreparationOutcome:
         stages.begin(self.out)
         with stages.sole(self.out):
             plan = self.plan()
@@ -136,7 +144,7 @@ class _Preparation:
             if done or not (self.out / DESCRIPTION).is_file():
                 self._describe(plan)
                 write_picture(open_prepared(self.out), self.out / "picture.svg")
-        return Outcome(open_prepared(self.out), done, read_json(self.out / "summary.json"))
+        return PreparationOutcome(open_prepared(self.out), done, read_json(self.out / "summary.json"))
 
     def plan(self) -> Stages:
         """List the stages with all that they depend on."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import read_json, write_text
-from roundelay.speech.features.array_store import Store
+from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.extraction import Copy, copies
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.network_inputs import Combined
@@ -55,7 +55,7 @@ class Prepared:
         self.splits: list[str] = self.description["splits"]
         self.train_splits: list[str] = self.description["train_splits"]
         self.feature_settings = FeatureSettings(**self.description["settings"]["features"])
-        self._stores: dict[tuple[str, ...], Store] = {}
+        self._stores: dict[tuple[str, ...], ArrayStore] = {}
         self._utterances: dict[str, list[Utterance]] = {}
 
     @property
@@ -85,10 +85,10 @@ class Prepared:
         """Return the number of tied states."""
         return self.tree.num_senones
 
-    def _store(self, *parts: str) -> Store:
+    def _store(self, *parts: str) -> ArrayStore:
         """Open a store once; its files are mapped as long as we, or whoever asked, live."""
         if parts not in self._stores:
-            self._stores[parts] = Store(self.folder.joinpath(*parts))
+            self._stores[parts] = ArrayStore(self.folder.joinpath(*parts))
         return self._stores[parts]
 
     def _known(self, split: str) -> str:
@@ -102,14 +102,14 @@ class Prepared:
             raise DataError(f"{self.folder}: no {stage} there; prepare the data with {option}")
         return stage
 
-    def features(self, split: str, kind: str = "plain") -> Store:
+    def features(self, split: str, kind: str = "plain") -> ArrayStore:
         """Open the features of a split, arrays (T, F): ``plain`` as extracted and normalised, or ``adapted``."""
         if kind not in KINDS:
             raise SettingsError(f"unknown kind of features {suggest(kind, KINDS)}")
         folder = "features" if kind == "plain" else self._made("adapted", "--adapt")
         return self._store(folder, self._known(split))
 
-    def ivectors(self, split: str) -> Store:
+    def ivectors(self, split: str) -> ArrayStore:
         """Open the speaker vectors of a split: arrays (1, R) by utterance."""
         return self._store(self._made("ivectors", "--ivectors"), self._known(split))
 
@@ -117,15 +117,15 @@ class Prepared:
         """Put kinds of features side by side, and the speaker's vector after them if wanted; for minibatches."""
         return Combined([self.features(split, kind) for kind in kinds], self.ivectors(split) if ivectors else None)
 
-    def alignments(self, split: str) -> Store:
+    def alignments(self, split: str) -> ArrayStore:
         """Open the senones of a split: arrays (T,); utterances that could not be aligned are not in it."""
         return self._store("alignments", self._known(split), "senones")
 
-    def phones(self, split: str) -> Store:
+    def phones(self, split: str) -> ArrayStore:
         """Open the aligned phones of a split: rows (index in ``lexicon.phones``, first frame, frame after the last)."""
         return self._store("alignments", self._known(split), "phones")
 
-    def words(self, split: str) -> Store:
+    def words(self, split: str) -> ArrayStore:
         """Open the aligned words of a split: rows (word id, first frame, frame after the last)."""
         return self._store("alignments", self._known(split), "words")
 

@@ -23,7 +23,7 @@ from roundelay.errors import LearnerLost
 from roundelay.runtimes.processes.transport.key_value_store import reason
 from roundelay.runtimes.processes.transport.messages import HEADER, MAGIC, Kind, Label, Layout, Message, raw_bytes
 
-__all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooPost", "interrupt"]
+__all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooTransport", "interrupt"]
 
 T = TypeVar("T")
 FOREVER = datetime.timedelta(days=365)
@@ -35,14 +35,14 @@ KEPT_BUFFERS = 4  # of one size; the rest goes back to the system
 FAREWELL = Label(Kind.FAREWELL, 0, 0)
 
 
-class Group(Protocol):
+class GlooGroup(Protocol):
     """What we use of a gloo process group."""
 
     def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
-    def recv(self, tensors: list[Tensor], of: int, tag: int, /) -> Any: ...
+    def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
 
 
-def interrupt(group: Group, rank: int, size: int) -> None:
+def interrupt(group: GlooGroup, rank: int, size: int) -> None:
     """Close all connections of a gloo group: whoever waits in it, here or elsewhere, raises.
 
     This is the one way to interrupt gloo: a receive that times out closes every connection of its group.  One from a
@@ -54,13 +54,13 @@ def interrupt(group: Group, rank: int, size: int) -> None:
                 group.recv([torch.zeros(1)], peer, UNUSED_TAG).wait(AT_ONCE)
 
 
-class GlooPost:
-    """A `Post` over a gloo group, which is connected in the background."""
+class GlooTransport:
+    """A `Transport` over a gloo group, which is connected in the background."""
 
-    def __init__(self, rank: int, size: int, connect: Callable[[], Group], lost: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, size: int, connect: Callable[[], GlooGroup], lost: Callable[[str], None]) -> None:
         self.rank, self.size = rank, size
         self._connect, self._lost = connect, lost
-        self._group: Group | None = None
+        self._group: GlooGroup | None = None
         self._outboxes: dict[int, queue.SimpleQueue[_Letter]] = {}
         self._inbox: dict[tuple[int, Label], deque[Message]] = defaultdict(deque)
         self._requests: deque[Message] = deque()
@@ -83,15 +83,15 @@ class GlooPost:
         self._outbox(to).put(letter)
         return letter.nbytes
 
-    def receive(self, of: int, label: Label) -> Message | None:
+    def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if it has come."""
         with self._news:
-            waiting = self._inbox.get((of, label))
+            waiting = self._inbox.get((source, label))
             if not waiting:
                 return None
             message = waiting.popleft()
             if not waiting:
-                del self._inbox[of, label]
+                del self._inbox[source, label]
             return message
 
     def next_request(self) -> Message | None:
@@ -195,14 +195,14 @@ class GlooPost:
                 return
             letter.free()
 
-    def _listen(self, of: int) -> None:
+    def _listen(self, source: int) -> None:
         """Receive what a peer sends, until it says farewell."""
         group = self._group
         assert group is not None
         envelope = torch.empty(ENVELOPE_BYTES, dtype=torch.uint8)
         try:
             while True:
-                group.recv([envelope], of, HEADERS).wait(FOREVER)
+                group.recv([envelope], source, HEADERS).wait(FOREVER)
                 label, layout = _Letter.read(envelope)
                 if label == FAREWELL:
                     return
@@ -210,20 +210,20 @@ class GlooPost:
                 if layout.nbytes <= ENVELOPE_BYTES - HEADER.size:
                     buffer.copy_(envelope[HEADER.size : HEADER.size + layout.nbytes])
                 else:
-                    group.recv([buffer], of, BODIES).wait(FOREVER)
-                self._deliver(of, label, buffer, layout)
+                    group.recv([buffer], source, BODIES).wait(FOREVER)
+                self._deliver(source, label, buffer, layout)
         except (RuntimeError, ValueError, IndexError) as error:
-            self._report(f"rank {of} is gone: {reason(error)}")
+            self._report(f"rank {source} is gone: {reason(error)}")
 
-    def _deliver(self, of: int, label: Label, buffer: Tensor, layout: Layout) -> None:
+    def _deliver(self, source: int, label: Label, buffer: Tensor, layout: Layout) -> None:
         """Put a whole message where it will be found."""
         tensor = buffer.view(layout.dtype).view(layout.shape)
-        message = Message(of, label, tensor, lambda: self._buffers.give(buffer))
+        message = Message(source, label, tensor, lambda: self._buffers.give(buffer))
         with self._news:
             if label.kind is Kind.REQUEST:
                 self._requests.append(message)
             else:
-                self._inbox[of, label].append(message)
+                self._inbox[source, label].append(message)
             self._news.notify_all()
 
     def _report(self, why: str) -> None:

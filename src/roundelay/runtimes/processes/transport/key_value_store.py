@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch.distributed
 
-__all__ = ["RawStore", "Store", "StoreGone", "connect_store", "keep_store", "reason"]
+__all__ = ["KeyValueStore", "RawStore", "StoreGone", "connect_store", "keep_store", "reason"]
 
 FOREVER = datetime.timedelta(days=365)
 c10d: Any = torch.distributed  # its type information leaves out half of what we use
@@ -23,19 +23,19 @@ RawStore: TypeAlias = Any
 StoreGone: type[Exception] = c10d.DistError
 
 
-class Store:
+class KeyValueStore:
     """JSON in one of torch's stores; a client for one thread, since a blocking call holds it."""
 
     def __init__(self, raw: RawStore, another: Callable[[], RawStore]) -> None:
         self.raw, self._another = raw, another
 
-    def clone(self) -> Store:
+    def clone(self) -> KeyValueStore:
         """Make a client for another thread."""
-        return Store(self._another(), self._another)
+        return KeyValueStore(self._another(), self._another)
 
-    def under(self, prefix: str) -> Store:
+    def under(self, prefix: str) -> KeyValueStore:
         """Return the same store with a prefix before every key."""
-        return Store(c10d.PrefixStore(prefix, self.raw), lambda: c10d.PrefixStore(prefix, self._another()))
+        return KeyValueStore(c10d.PrefixStore(prefix, self.raw), lambda: c10d.PrefixStore(prefix, self._another()))
 
     def set(self, key: str, value: Any) -> None:
         """Write ``value``; whoever asks after we have returned finds it."""
@@ -75,7 +75,7 @@ class Store:
         self.raw.wait([key], FOREVER)
 
 
-def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> Store:
+def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> KeyValueStore:
     """Connect to the run's store."""
 
     def another() -> RawStore:
@@ -84,7 +84,7 @@ def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> Sto
         _limit_silence(host, port, timeout_seconds)
         return raw
 
-    return Store(another(), another)
+    return KeyValueStore(another(), another)
 
 
 def reason(error: BaseException) -> str:
@@ -93,14 +93,14 @@ def reason(error: BaseException) -> str:
     return re.sub(r"^(\[[^]]*\.(cc|cpp|h):\d+\]\s*)+", "", line).partition(". This is typically")[0]
 
 
-def keep_store(host: str, port: int = 0) -> tuple[Store, int]:
+def keep_store(host: str, port: int = 0) -> tuple[KeyValueStore, int]:
     """Keep a store that listens on this address only; return it and its port."""
     listener = socket.create_server((host, port))
     port = listener.getsockname()[1]
     raw: RawStore = c10d.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
-    return Store(raw, lambda: connect_store(host, port).raw), port
+    return KeyValueStore(raw, lambda: connect_store(host, port).raw), port
 
 
 def _limit_silence(host: str, port: int, seconds: float) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["HEADER", "MAGIC", "Kind", "Label", "Layout", "Message", "Post"]
+__all__ = ["HEADER", "MAGIC", "Kind", "Label", "Layout", "Message", "Transport"]
 
 T = TypeVar("T")
 
@@ -90,14 +90,14 @@ MAGIC = b"RDLY"
 class Message:
     """A tensor that has come; its memory is the transport's, which wants it back."""
 
-    of: int
+    source: int
     """The sender's rank in the world."""
     label: Label
     tensor: Tensor
     release: Callable[[], None]
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """Point-to-point messages among all who are here in one membership epoch.
 
     Ranks are those of the whole world.  Sending copies at once.  All but `wait` and `abort` are called by whoever holds
@@ -110,7 +110,7 @@ class Post(Protocol):
     def send(self, to: int, label: Label, x: Tensor) -> int:
         """Send ``x``; return how many bytes that is."""
 
-    def receive(self, of: int, label: Label) -> Message | None:
+    def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if it has come."""
 
     def next_request(self) -> Message | None:

@@ -10,20 +10,20 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from roundelay.communicator import Communicator, Later
+from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import CommunicationError, LearnerLost, Mismatch
 from roundelay.learner import Learner
 from roundelay.runs.record import Kind as SpanKind
-from roundelay.runtimes.processes.transport.messages import Kind, Label, Message, Post
-from roundelay.runtimes.strategy_lock import Baton, Blocking
+from roundelay.runtimes.processes.transport.messages import Kind, Label, Message, Transport
+from roundelay.runtimes.strategy_lock import Blocking, StrategyLock
 from roundelay.strategy import Strategy
 
-__all__ = ["Diary", "PairVerbs", "Session"]
+__all__ = ["PointToPoint", "Session", "TimeRecorder"]
 
 T = TypeVar("T")
 
 
-class Diary(Protocol):
+class TimeRecorder(Protocol):
     """Where a session writes down how time was spent; a `ProcessRuntime` is one."""
 
     def now(self) -> float:
@@ -39,10 +39,10 @@ class Diary(Protocol):
 class Session:
     """One membership epoch as this process sees it: the post, the baton, the strategy that answers requests."""
 
-    def __init__(self, post: Post, baton: Baton, diary: Diary) -> None:
+    def __init__(self, post: Transport, baton: StrategyLock, diary: TimeRecorder) -> None:
         self.post, self.baton, self.diary = post, baton, diary
         self.groups: dict[int, tuple[int, ...]] = {}  # by key: world ranks, in the group's order
-        self.me: Learner | None = None
+        self.learner: Learner | None = None
         self.strategy: Strategy | None = None
         self.over: str | None = None
         self.failure: BaseException | None = None
@@ -97,18 +97,18 @@ class Session:
         finally:
             self.diary.span("communicate", begin)
 
-    def answer(self, theirs: Tensor, of: int) -> Tensor | Later:
+    def answer(self, theirs: Tensor, source: int) -> Tensor | DeferredReply:
         """Have the strategy answer; by whoever holds the baton."""
-        if self.strategy is None or self.me is None:
+        if self.strategy is None or self.learner is None:
             raise CommunicationError("a request to oneself came before the strategy was set up")
         begin = self.diary.now()
         try:
-            return self.strategy.serve(self.me, theirs.to(self.me.weights.device), of)
+            return self.strategy.serve(self.learner, theirs.to(self.learner.weights.device), source)
         finally:
             self.diary.span("serve", begin)
 
 
-class PairVerbs:
+class PointToPoint:
     """The verbs between two learners, over any post; collectives are the subclasses'."""
 
     def __init__(self, session: Session, members: Sequence[int], path: str = "world") -> None:
@@ -119,17 +119,17 @@ class PairVerbs:
         self._requests = 0
         self._lent: dict[Kind, list[Message]] = {Kind.EXCHANGE: [], Kind.REPLY: []}
 
-    def exchange(self, x: Tensor, to: int, of: int) -> Awaitable[Tensor]:
+    def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         """Send ``x`` to one rank and receive the tensor that another sends us by the same verb."""
         self._take_back(Kind.EXCHANGE)
         label = Label(Kind.EXCHANGE, self.key, 0)
-        if to == self.rank and of == self.rank:
+        if to == self.rank and source == self.rank:
             mine = x.clone()
             return Blocking(lambda: mine)
-        if self.rank in (to, of):
-            raise Mismatch(f"rank {self.rank} exchanges with itself on one side only: to {to}, of {of}")
+        if self.rank in (to, source):
+            raise Mismatch(f"rank {self.rank} exchanges with itself on one side only: to {to}, of {source}")
         self._send(to, label, x)
-        return Blocking(lambda: self._receive(of, label, x))
+        return Blocking(lambda: self._receive(source, label, x))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to``'s strategy `serve` our ``x``, whatever it is doing, and receive its answer."""
@@ -163,8 +163,8 @@ class PairVerbs:
             answers.append(tensor.clone())
             self.session.post.poke()
 
-        if isinstance(answer, Later):
-            answer.then(given)
+        if isinstance(answer, DeferredReply):
+            answer.on_send(given)
         else:
             given(answer)
         return Blocking(lambda: self.session.wait(lambda: answers[0] if answers else None))
@@ -173,8 +173,8 @@ class PairVerbs:
         with self.session.communicating():
             self.session.diary.sent(self.session.post.send(self.members[to], label, x))
 
-    def _receive(self, of: int, label: Label, like: Tensor) -> Tensor:
-        post, sender = self.session.post, self.members[of]
+    def _receive(self, source: int, label: Label, like: Tensor) -> Tensor:
+        post, sender = self.session.post, self.members[source]
         message = self.session.wait(lambda: post.receive(sender, label))
         self._lent[label.kind].append(message)
         return message.tensor if message.tensor.device == like.device else message.tensor.to(like.device)
@@ -191,14 +191,14 @@ def serve_next(session: Session, message: Message) -> None:
     """Answer one request; by whoever holds the baton."""
     members = session.groups[message.label.group]
     label = Label(Kind.REPLY, message.label.group, message.label.number)
-    answer = session.answer(message.tensor, members.index(message.of))
+    answer = session.answer(message.tensor, members.index(message.source))
 
     def send(tensor: Tensor) -> None:
         if session.over is None:
-            session.diary.sent(session.post.send(message.of, label, tensor))
+            session.diary.sent(session.post.send(message.source, label, tensor))
 
-    if isinstance(answer, Later):
-        answer.then(send)
+    if isinstance(answer, DeferredReply):
+        answer.on_send(send)
     else:
         send(answer)
     message.release()

@@ -12,8 +12,8 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.processes.transport.messages import Layout
-from roundelay.runtimes.processes.transport.session import PairVerbs, Session
-from roundelay.runtimes.processes.transport.shared_memory_messages import SharedPost, bits_of, weight_of
+from roundelay.runtimes.processes.transport.session import PointToPoint, Session
+from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
 from roundelay.runtimes.processes.transport.shared_memory_segments import LINE, RING, RING_BYTES, Segment
 from roundelay.runtimes.strategy_lock import Blocking
 from roundelay.runtimes.weighted_mean import divide, scale
@@ -25,7 +25,7 @@ CHUNK_BYTES = 1 << 19  # what is added up stays in the cache
 BROADCASTS_AHEAD = 4  # how many vectors a root may be ahead of the others
 
 
-class SharedCommunicator(PairVerbs):
+class SharedCommunicator(PointToPoint):
     """A communicator whose members all run on one host.
 
     A collective begins when it is called: its vector is published then.  The rest needs nothing of the others but that
@@ -35,7 +35,9 @@ class SharedCommunicator(PairVerbs):
     does so and publishes it, the others copy it.  Nobody waits for anybody's share, and the bits are the same.
     """
 
-    def __init__(self, session: Session, post: SharedPost, members: Sequence[int], path: str = "world") -> None:
+    def __init__(
+        self, session: Session, post: SharedMemoryTransport, members: Sequence[int], path: str = "world"
+    ) -> None:
         super().__init__(session, members, path)
         self.post = post
         self._ring = post.arena.take(RING_BYTES)

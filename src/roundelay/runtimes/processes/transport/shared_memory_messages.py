@@ -18,26 +18,26 @@ from roundelay.runtimes.processes.transport.shared_memory_segments import (
     REQUESTS,
     RING,
     Arena,
-    Bell,
+    Notifier,
     Segment,
     lane,
 )
 
-__all__ = ["SharedPost"]
+__all__ = ["SharedMemoryTransport"]
 
 T = TypeVar("T")
 NAP_SECONDS = 0.05  # a bell wakes us sooner
 
 
-class SharedPost:
-    """A `Post` in memory: a message lies in its sender's segment until its receiver has done with it."""
+class SharedMemoryTransport:
+    """A `Transport` in memory: a message lies in its sender's segment until its receiver has done with it."""
 
     def __init__(self) -> None:
         self.segment, self._file = Segment.create()
         self.rank, self.size = 0, 1
         self.segments: list[Segment] = []
         self.arena: Arena
-        self._bells: list[list[Bell]] = []
+        self._bells: list[list[Notifier]] = []
         self._why: str | None = None
         self._sent: dict[int, deque[int]] = defaultdict(deque)  # by ring: blocks under way
         self._first: dict[int, int] = defaultdict(int)  # by ring: which message the first of them is
@@ -59,7 +59,7 @@ class SharedPost:
             if segment.nonce != card["nonce"]:
                 raise CommunicationError(f"{card['path']}: not the memory of rank {other}")
             self.segments.append(segment)
-        self._bells = [[Bell(segment, which, rank) for which in range(NUM_LANES)] for segment in self.segments]
+        self._bells = [[Notifier(segment, which, rank) for which in range(NUM_LANES)] for segment in self.segments]
 
     # -- the post -----------------------------------------------------------------------------------------------
 
@@ -75,22 +75,22 @@ class SharedPost:
         self._bells[to][which].ring()
         return layout.nbytes
 
-    def receive(self, of: int, label: Label) -> Message | None:
+    def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if it has come."""
-        self._collect(of, MAIN)
-        waiting = self._inbox.get((of, label))
+        self._collect(source, MAIN)
+        waiting = self._inbox.get((source, label))
         if not waiting:
             return None
         message = waiting.popleft()
         if not waiting:
-            del self._inbox[of, label]
+            del self._inbox[source, label]
         return message
 
     def next_request(self) -> Message | None:
         """Return the oldest request, if one has come."""
-        for of in range(self.size):
-            if of != self.rank:
-                self._collect(of, REQUESTS)
+        for source in range(self.size):
+            if source != self.rank:
+                self._collect(source, REQUESTS)
         return self._requests.popleft() if self._requests else None
 
     def wait(self, check: Callable[[], T | None], *, requests: bool = False) -> T:
@@ -144,22 +144,22 @@ class SharedPost:
         if reclaim() is None:
             self.wait(reclaim)
 
-    def _collect(self, of: int, which: int) -> None:
+    def _collect(self, source: int, which: int) -> None:
         """Put whatever has come from one peer where it will be found."""
-        theirs, mine, sender = lane(self.rank, which), lane(of, which), self.segments[of]
+        theirs, mine, sender = lane(self.rank, which), lane(source, which), self.segments[source]
         while self._read[mine] < sender.written(theirs):
             index = self._read[mine]
             kind, group, number, block, *layout = sender.entry(theirs, index)
             label, tensor = Label(Kind(kind), group, number), sender.view(block, Layout.decode(tuple(layout)))
-            message = Message(of, label, tensor, lambda index=index: self._release(of, which, index))  # type: ignore[misc]
+            message = Message(source, label, tensor, lambda index=index: self._release(source, which, index))  # type: ignore[misc]
             self._read[mine] += 1
             if label.kind is Kind.REQUEST:
                 self._requests.append(message)
             else:
-                self._inbox[of, label].append(message)
+                self._inbox[source, label].append(message)
 
-    def _release(self, of: int, which: int, index: int) -> None:
-        ring = lane(of, which)
+    def _release(self, source: int, which: int, index: int) -> None:
+        ring = lane(source, which)
         released, count = self._released[ring], self.segment.taken(ring)
         released.add(index)
         before = count
@@ -169,7 +169,7 @@ class SharedPost:
         if count != before:
             self.segment.take(ring, count)
             if len(released) == 0 and count - before >= RING // 2:
-                self._bells[of][MAIN].ring()
+                self._bells[source][MAIN].ring()
 
 
 def bits_of(weight: float) -> int:

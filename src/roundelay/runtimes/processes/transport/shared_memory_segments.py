@@ -23,7 +23,7 @@ from torch import Tensor
 from roundelay.errors import CommunicationError
 from roundelay.runtimes.processes.transport.messages import Layout
 
-__all__ = ["Arena", "Bell", "Segment", "usable"]
+__all__ = ["Arena", "Notifier", "Segment", "usable"]
 
 SEGMENT_BYTES = 1 << 36
 LINE = 64
@@ -50,7 +50,7 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-class Bell:
+class Notifier:
     """A word that changes whenever there is news for its owner, who may sleep on it.
 
     Every ring writes a value that was not there before, so that none is missed by who looks first and sleeps after.

@@ -21,9 +21,9 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.processes.transport.gloo_messages import FOREVER, interrupt
-from roundelay.runtimes.processes.transport.key_value_store import Store, c10d, reason
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, reason
 from roundelay.runtimes.processes.transport.messages import Kind, Label, Layout, raw_bytes
-from roundelay.runtimes.processes.transport.session import PairVerbs, Session
+from roundelay.runtimes.processes.transport.session import PointToPoint, Session
 from roundelay.runtimes.strategy_lock import Blocking
 from roundelay.runtimes.weighted_mean import divide, scale
 
@@ -33,21 +33,21 @@ CONNECT = datetime.timedelta(seconds=30)
 WEIGHT_BYTES = 8
 
 
-class Group(Protocol):
+class ProcessGroup(Protocol):
     """What we use of torch's process groups."""
 
     def allreduce(self, tensors: list[Tensor], /) -> Any: ...
     def broadcast(self, tensor: Tensor, root: int, /) -> Any: ...
     def abort(self) -> None: ...
     def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
-    def recv(self, tensors: list[Tensor], of: int, tag: int, /) -> Any: ...
+    def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
 
 
-Connect = Callable[[str, int, int, str], Group]
+Connect = Callable[[str, int, int, str], ProcessGroup]
 """Make the process group called so, of which we are this rank of so many, for tensors on such a device."""
 
 
-class TorchCommunicator(PairVerbs):
+class TorchCommunicator(PointToPoint):
     """A communicator over a torch process group."""
 
     def __init__(self, session: Session, members: Sequence[int], connect: Connect, path: str = "world") -> None:
@@ -57,7 +57,7 @@ class TorchCommunicator(PairVerbs):
         self._stages = _Stages()
         self._works: queue.SimpleQueue[_Collective | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._groups: dict[str, Group] = {}  # by the kind of device that their tensors are on
+        self._groups: dict[str, ProcessGroup] = {}  # by the kind of device that their tensors are on
         session.closers.append(self._close)
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
@@ -115,7 +115,7 @@ class TorchCommunicator(PairVerbs):
         return TorchCommunicator(self.session, members, self._connect, path)
 
     def _begin(
-        self, verb: str, x: Tensor, start: Callable[[Group], Any], finish: Callable[[], Tensor]
+        self, verb: str, x: Tensor, start: Callable[[ProcessGroup], Any], finish: Callable[[], Tensor]
     ) -> Awaitable[Tensor]:
         if self.session.over is not None:
             raise LearnerLost(self.session.over)
@@ -192,7 +192,7 @@ class TorchCommunicator(PairVerbs):
 class _Collective:
     """A collective under way."""
 
-    def __init__(self, number: int, verb: str, x: Tensor, start: Callable[[Group], Any]) -> None:
+    def __init__(self, number: int, verb: str, x: Tensor, start: Callable[[ProcessGroup], Any]) -> None:
         self.number, self.verb, self.start = number, verb, start
         self.layout, self.device = Layout.of(x), x.device.type
         self.done = False
@@ -235,13 +235,13 @@ def _synchronize(device: str) -> None:
         torch.cuda.current_stream().synchronize()
 
 
-def connect_by_device(store: Store, epoch: int, address: str) -> Connect:
+def connect_by_device(store: KeyValueStore, epoch: int, address: str) -> Connect:
     """Return what makes the groups of one epoch, each under a prefix of its own in the store.
 
     Gloo's are for tensors in host memory; NCCL's, for tensors on a GPU, have never been run.
     """
 
-    def connect(path: str, rank: int, size: int, device: str) -> Group:
+    def connect(path: str, rank: int, size: int, device: str) -> ProcessGroup:
         own = store.clone()  # connecting cannot be stopped: it must hold nobody else's client
         prefix = c10d.PrefixStore(f"{device}/{epoch}/{path}", own.raw)
         if device == "cuda":  # not run by any test: there is no GPU
@@ -254,7 +254,7 @@ def connect_by_device(store: Store, epoch: int, address: str) -> Connect:
             options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
             group = c10d.ProcessGroupGloo(prefix, rank, size, options)
             group._set_default_timeout(FOREVER)
-        made: Group = group
+        made: ProcessGroup = group
         return made
 
     return connect
