@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= demo
 
-.PHONY: demo test test-fast check fix bench docs chaos audit
+.PHONY: demo test test-fast check fix bench docs faults audit
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -50,6 +50,6 @@ audit: .venv/ready
 	$(BIN)/python tools/audit.py
 
 # Learners killed, stopped and cut off, thousands of times, on real processes and in the simulator; then the table.
-chaos: .venv/ready
-	$(BIN)/python benchmarks/chaos.py
+faults: .venv/ready
+	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/resume.py

@@ -54,13 +54,17 @@ def main() -> None:
         difference = float(np.abs(extract(samples, settings) - theirs(samples, settings)).max())
         times: dict[str, list[float]] = {"ours": [], "theirs": [], "theirs_computing_only": []}
         for _ in range(ROUNDS):
-            for who, call in (("ours", extract), ("theirs", theirs), ("theirs_computing_only", theirs_without_copying)):
+            for member, call in (
+                ("ours", extract),
+                ("theirs", theirs),
+                ("theirs_computing_only", theirs_without_copying),
+            ):
                 begin = time.perf_counter()
                 call(samples, settings)
-                times[who].append(time.perf_counter() - begin)
-        best = {who: min(values) for who, values in times.items()}
+                times[member].append(time.perf_counter() - begin)
+        best = {member: min(values) for member, values in times.items()}
         report[name] = {
-            "milliseconds": {who: round(1000 * value, 1) for who, value in best.items()},
+            "milliseconds": {member: round(1000 * value, 1) for member, value in best.items()},
             "times_as_fast": round(best["theirs"] / best["ours"], 2),
             "times_as_fast_computing_only": round(best["theirs_computing_only"] / best["ours"], 2),
             "largest_difference": round(difference, 6),

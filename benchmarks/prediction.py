@@ -121,7 +121,7 @@ def measured(folder: Path) -> float:
     """Return the median step of all learners."""
     spans = read_spans(folder / "record.jsonl")
     return statistics.median(
-        seconds for who, each in spans.items() if who.startswith("learner") for seconds, _, _ in each.steady()
+        seconds for member, each in spans.items() if member.startswith("learner") for seconds, _, _ in each.steady()
     )
 
 
@@ -134,8 +134,8 @@ def predicted(cluster: Cluster, base: Case, case: Case, steps: int) -> float:
     steps = max(steps, 2 * period_of(strategy, FRAMES))
     time_only(strategy, machine, learners=case.processes, steps=steps, frames=FRAMES, record=tally)
     times: dict[str, list[float]] = {}
-    for who, moment in zip(tally.whose, tally.steps, strict=True):
-        times.setdefault(who, []).append(moment)
+    for member, moment in zip(tally.whose, tally.steps, strict=True):
+        times.setdefault(member, []).append(moment)
     return statistics.median(b - a for each in times.values() for a, b in itertools.pairwise(each[WARM - 1 :]))
 
 

@@ -45,7 +45,7 @@ def machine(numbers: Mapping[str, float]) -> Cluster:
         frames=1024,
         model_bytes=4.0 * PARAMETERS,
         compute=Compute(seconds=0.0, seconds_per_frame=numbers["seconds per frame"]),
-        between=NetworkLink(latency_seconds=0.0, bandwidth=numbers["bandwidth"]),
+        inter_node=NetworkLink(latency_seconds=0.0, bandwidth=numbers["bandwidth"]),
         verb_seconds=numbers["latency"],
         epoch_seconds=numbers["seconds per epoch"],
     )
@@ -99,7 +99,7 @@ def main() -> None:
         left = [{"by": how, "gpus": gpus, "change": share} for (how, gpus), share in change.items()]
         print(json.dumps({"machine": dataclasses.asdict(cluster), "speedups": speedups, "left out": left}))
         return
-    compute, between = cluster.compute, cluster.between
+    compute, between = cluster.compute, cluster.inter_node
     print(
         f"fitted to {len(CALIBRATION)} runs: {1e6 * compute.seconds_per_frame:.1f} us per frame, "
         f"{cluster.epoch_seconds:.0f} s per epoch, {cluster.verb_seconds:.3f} s per average, "

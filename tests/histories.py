@@ -31,7 +31,7 @@ def history(name: str) -> dict[str, Any]:
         ],
         "weights": [round(float(weight), 7) for weight in ran.consensus[0][:8]],
         "steps of each learner": [
-            sum(event["event"] == "step" and event["who"] == f"learner {learner}" for event in ran.events)
+            sum(event["event"] == "step" and event["member"] == f"learner {learner}" for event in ran.events)
             for learner in range(4)
         ],
     }

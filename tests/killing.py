@@ -16,7 +16,7 @@ from roundelay.training.checkpoint_files import Checkpoints
 
 EXPERIMENT = Path(__file__).resolve().parents[1] / "experiments" / "tiny.toml"
 EVERY_FRAMES = 800
-SMALL = ("budget.minibatches=400", f"checkpoint.every_frames={EVERY_FRAMES}", "task.hidden=[16]", "record.spans=20")
+SMALL = ("budget.minibatches=400", f"checkpoint.every_frames={EVERY_FRAMES}", "task.hidden=[16]", "record.max_spans=20")
 PERIODS = {
     "averaging": "period=7",
     "bmuf": "block=7",

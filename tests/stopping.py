@@ -20,7 +20,7 @@ from roundelay.training.loop import Training
 from support import sgd, tiny_job
 
 BY_FRAMES = CheckpointSettings(every_frames=1)  # how many is the budget's business
-UNEVEN = Cluster(compute=Compute(jitter=0.5, slowness=[1.0, 1.0, 2.0, 0.3]), inside=NetworkLink(0.01, 1e5))
+UNEVEN = Cluster(compute=Compute(jitter=0.5, slowness=[1.0, 1.0, 2.0, 0.3]), intra_node=NetworkLink(0.01, 1e5))
 
 
 class Stopped(Exception):

@@ -20,7 +20,7 @@ value = {target}
 
 [tuning]
 rates = {rates}
-share = 0.5
+budget_fraction = 0.5
 
 [experiment]
 task = {{ name = "tiny", frames_per_epoch = 640, hidden = [8] }}
@@ -51,8 +51,8 @@ def fake_cell(folder: Path, planned: dict[str, Any], errors: list[float], *, sec
     lines = []
     for k, error in enumerate(errors):
         now = {"clock": planned["clock"], "time": (k + 1) * seconds}
-        lines.append({"event": "step", "who": "learner 0", **now, "minibatch": k, "frames": 100, "loss": error})
-        lines.append({"event": "evaluate", "who": "learner 0", **now, "minibatch": k + 1, "error": error})
+        lines.append({"event": "step", "member": "learner 0", **now, "minibatch": k, "frames": 100, "loss": error})
+        lines.append({"event": "evaluate", "member": "learner 0", **now, "minibatch": k + 1, "error": error})
     (run / "settings.toml").write_text(f"learners = {planned['learners']}\n")
     (run / "run.json").write_text(json.dumps({"on": planned["on"]}))
     (run / "record.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
@@ -77,6 +77,7 @@ def write_folder(folder: Path, cells: list[dict[str, Any]], *, target: float = 0
     folder.mkdir(exist_ok=True)
     about = {
         "title": "made up", "target": {"score": "error", "value": target}, "budget": {"frames": 400},
-        "baseline": "synchronous", "blocks": 20, "tuning": {"rates": [], "share": 1.0, "seed": 0}, "cells": cells,
+        "baseline": "synchronous", "blocks": 20, "cells": cells,
+        "tuning": {"rates": [], "budget_fraction": 1.0, "seed": 0},
     }  # fmt: skip
     (folder / "study.json").write_text(json.dumps(about))

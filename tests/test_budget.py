@@ -62,7 +62,7 @@ def test_a_lost_learners_shard_is_taken_by_the_others() -> None:
 
 
 def test_the_run_is_cut_at_epochs_evaluations_and_the_warm_up() -> None:
-    stretches = Budget(per_epoch=10, total=25, evaluate_every=4, warmup=6).stretches()
+    stretches = Budget(minibatches_per_epoch=10, total=25, evaluate_every=4, warmup=6).intervals()
     assert [(s.begin, s.end) for s in stretches] == [
         (0, 4),
         (4, 6),
@@ -85,7 +85,7 @@ def test_left_over() -> None:
     assert untrained([], [[1]]) == []
 
 
-@pytest.mark.parametrize("settings", [{"total": 0}, {"per_epoch": 0}, {"evaluate_every": 0}])
+@pytest.mark.parametrize("settings", [{"total": 0}, {"minibatches_per_epoch": 0}, {"evaluate_every": 0}])
 def test_empty_budgets_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match="must be at least 1, not 0"):
-        Budget(**{"per_epoch": 1, "total": 1} | settings)
+        Budget(**{"minibatches_per_epoch": 1, "total": 1} | settings)

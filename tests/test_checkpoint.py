@@ -170,7 +170,7 @@ def test_half_written_files_are_cleared_away(tmp_path: Path) -> None:
         ({"every_minutes": -1.0}, "every_minutes must be above 0"),
         ({"keep": 0}, "keep must be at least 1"),
         ({"every_frames": 5, "every_minutes": 1.0}, "both given"),
-        ({"patience_minutes": -1.0}, "patience_minutes must be at least 0"),
+        ({"retry_minutes": -1.0}, "retry_minutes must be at least 0"),
     ],
 )
 def test_settings_that_cannot_be(given_settings: dict[str, Any], said: str) -> None:
@@ -268,7 +268,7 @@ class Exploding:
 
     def explode(self, learner: Any, batch: Any) -> float:
         loss = float(self.gradient(learner, batch))
-        if self.now in self.minibatches and learner.factor >= self.below:
+        if self.now in self.minibatches and learner.lr_factor >= self.below:
             learner.grad.fill_(float("nan"))
             return float("nan")
         return loss
@@ -294,18 +294,18 @@ def test_a_minibatch_is_skipped(strategy: Any, tmp_path: Path) -> None:
 
 
 def test_too_many_skips_are_an_error(tmp_path: Path) -> None:
-    job = job_of(Synchronous(), guard=GuardSettings(nonfinite="skip", skips=2))
+    job = job_of(Synchronous(), guard=GuardSettings(nonfinite="skip", max_skips=2))
     Exploding(job, {(1, index) for index in range(20)})
     with pytest.raises(NumericalError, match="2 minibatches before it were skipped"):
         run_in(tmp_path, job, 1)
 
 
 def test_rolls_back_with_a_lower_rate(tmp_path: Path) -> None:
-    guard = GuardSettings(nonfinite="rollback", lower=0.5)
+    guard = GuardSettings(nonfinite="rollback", lr_factor=0.5)
 
     def attempt(lower: float) -> SimulationOutcome:
         job = job_of(Synchronous(), guard=guard)
-        job.lower = lower
+        job.lr_factor = lower
         Exploding(job, {(1, 3)}, below=0.3)  # two rollbacks it takes
         return run_in(tmp_path, job, 2)
 
@@ -317,7 +317,7 @@ def test_rolls_back_with_a_lower_rate(tmp_path: Path) -> None:
 
 
 def test_rollbacks_come_to_an_end(tmp_path: Path) -> None:
-    guard = GuardSettings(nonfinite="rollback", rollbacks=3)
+    guard = GuardSettings(nonfinite="rollback", max_rollbacks=3)
     rates = []
 
     def attempt(lower: float) -> None:
@@ -406,7 +406,7 @@ def test_with_patience_training_pauses_until_there_is_room(tmp_path: Path, monke
     monkeypatch.setattr(Checkpoints, "write", full)
     monkeypatch.setattr(roundelay.training.checkpoint_files, "RETRY_SECONDS", 0.01)
     job = job_of(Synchronous())
-    job.checkpoint = CheckpointSettings(every_frames=1, patience_minutes=1.0)
+    job.checkpoint = CheckpointSettings(every_frames=1, retry_minutes=1.0)
     run_in(tmp_path, job, 2)
     assert failures == 0
     assert Checkpoints(tmp_path).positions()[0] == 56
@@ -415,7 +415,7 @@ def test_with_patience_training_pauses_until_there_is_room(tmp_path: Path, monke
 def test_a_limit_on_file_sizes_stops_the_run(tmp_path: Path, root: Path) -> None:
     run = tmp_path / "run"
     words = ["train", str(root / "experiments" / "tiny.toml"), "--out", str(run), "--on", "simulator"]
-    more = ["--set", "budget.minibatches=60", "--set", "checkpoint.every_frames=640", "--set", "record.spans=0"]
+    more = ["--set", "budget.minibatches=60", "--set", "checkpoint.every_frames=640", "--set", "record.max_spans=0"]
     done = subprocess.run(
         [*ROUNDELAY, *words, *more],
         capture_output=True,

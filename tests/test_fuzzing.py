@@ -28,7 +28,7 @@ from roundelay.formats.kaldi_archives import read_integers, read_matrices, read_
 from roundelay.formats.text_tables import read_table
 from roundelay.runs.chrome_trace import read_record
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.fault_plan import parse as parse_chaos
+from roundelay.runtimes.fault_plan import parse as parse_faults
 from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.gmm.arrays import read_tensors, write_tensors
 from roundelay.speech.language.decoding_graph import read_graph
@@ -233,9 +233,9 @@ def test_a_damaged_file_is_read_or_complained_of(name: str, data: st.DataObject)
         ).map(" ".join),
     )
 )
-def test_chaos_is_understood_or_complained_of(text: str) -> None:
+def test_faults_is_understood_or_complained_of(text: str) -> None:
     try:
-        parse_chaos(text, 4)
+        parse_faults(text, 4)
     except RoundelayError as error:
         said(error)
 

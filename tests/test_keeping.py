@@ -84,20 +84,20 @@ def test_the_best_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_best_may_be_judged_by_errors(tmp_path: Path) -> None:
-    result, _, seen = train(experiment("best", keep={"by": "error"}), tmp_path / "run")
+    result, _, seen = train(experiment("best", keep={"metric": "error"}), tmp_path / "run")
     assert result["scores"]["error"] == min(scores["error"] for _, scores in seen)
-    kept = ModelSelector(KeepSettings(model="best", by="wer"))
-    with pytest.raises(SettingsError, match="keep.by: no score 'wer'; there are error, loss"):
+    kept = ModelSelector(KeepSettings(model="best", metric="wer"))
+    with pytest.raises(SettingsError, match="keep.metric: no score 'wer'; there are error, loss"):
         kept.add(1, torch.zeros(1), {"loss": 1.0, "error": 0.5})
 
 
 def test_a_score_that_no_evaluation_gives_is_refused_at_once() -> None:
-    with pytest.raises(SettingsError, match="keep.by: unknown score 'errors'; did you mean 'error'"):
-        experiment("best", keep={"by": "errors"}).job()
+    with pytest.raises(SettingsError, match="keep.metric: unknown score 'errors'; did you mean 'error'"):
+        experiment("best", keep={"metric": "errors"}).job()
 
 
 def test_the_mean_of_the_last_is_kept(tmp_path: Path) -> None:
-    what = experiment("average", keep={"last": 3})
+    what = experiment("average", keep={"num_models": 3})
     result, saved, seen = train(what, tmp_path / "run")
     mean = (seen[-3][0] + seen[-2][0] + seen[-1][0]) / 3
     assert same(saved, tensors(what, mean))
@@ -108,7 +108,7 @@ def test_the_mean_of_the_last_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_keep_it_too(tmp_path: Path) -> None:
-    what = experiment("average", keep={"last": 2})
+    what = experiment("average", keep={"num_models": 2})
     _, simulated, _ = train(what, tmp_path / "simulated")
     out = tmp_path / "run"
     out.mkdir()
@@ -123,10 +123,10 @@ def test_processes_keep_it_too(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_holds_what_is_kept() -> None:
-    kept = ModelSelector(KeepSettings(model="average", last=2))
+    kept = ModelSelector(KeepSettings(model="average", num_models=2))
     for position in (10, 20, 30):
         kept.add(position, torch.full((3,), float(position)), {"loss": 1.0 / position, "error": 0.5})
-    again = ModelSelector(KeepSettings(model="average", last=2))
+    again = ModelSelector(KeepSettings(model="average", num_models=2))
     again.load_state_dict(kept.state_dict())
     assert {key: x.tolist() for key, x in again.state_dict().items()} == {
         key: x.tolist() for key, x in kept.state_dict().items()
@@ -193,8 +193,8 @@ def test_an_effective_rate_is_that_of_the_mean(tmp_path: Path) -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(SettingsError, match="last must be at least 1, not 0"):
-        KeepSettings(last=0)
+    with pytest.raises(SettingsError, match="num_models must be at least 1, not 0"):
+        KeepSettings(num_models=0)
     with pytest.raises(SettingsError, match="patience must be at least 1, not 0"):
         KeepSettings(patience=0)
     with pytest.raises(SettingsError, match="reference must be at least 1, not 0"):

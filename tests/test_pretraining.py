@@ -131,11 +131,11 @@ def test_the_guard_acts_on_averages_in_synchronous_and_locally_elsewhere(tmp_pat
         acted: dict[float, set[str]] = {}
         for event in events(tmp_path / strategy, 1):
             if "guarded" in event:
-                acted.setdefault(event["minibatch"] // 3, set()).add(event["who"])
+                acted.setdefault(event["minibatch"] // 3, set()).add(event["member"])
         guards[strategy] = list(acted.values())
         assert guards[strategy], "the guard never acted"
-    assert all(len(who) == 3 for who in guards["synchronous"])  # all of them or none
-    assert any(len(who) < 3 for who in guards["averaging"])
+    assert all(len(member) == 3 for member in guards["synchronous"])  # all of them or none
+    assert any(len(member) < 3 for member in guards["averaging"])
     about = json.loads((tmp_path / "synchronous" / "pretrain" / "model.json").read_text())
     assert about["guarded"] == len(guards["synchronous"])
 

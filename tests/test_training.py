@@ -156,7 +156,7 @@ def test_schedules_do_not_depend_on_the_number_of_learners() -> None:
 
         def training(runtime: Any, make: Any = make, seen: Any = seen) -> Any:
             made = make(runtime)
-            made.on_step = lambda t: seen.append((t.learner.minibatch, t.learner.factor))
+            made.on_step = lambda t: seen.append((t.learner.minibatch, t.learner.lr_factor))
             return made
 
         job.training = training  # type: ignore[method-assign, assignment]  # to look at each step
@@ -264,8 +264,8 @@ def test_a_lost_learner_costs_no_minibatch(strategy: Strategy) -> None:
         counts = trained(lines)
         assert set(counts) == set(range(60))
         assert max(counts.values()) <= 2
-        assert any(line["event"] == "killed" for line in lines)
-        assert {line["who"] for line in lines if line["event"] == "lost"} >= {"learner 0", "learner 2"}
+        assert any(line["event"] == "fault" and line["kind"] == "kill" for line in lines)
+        assert {line["member"] for line in lines if line["event"] == "lost"} >= {"learner 0", "learner 2"}
 
 
 def test_two_losses_one_inside_the_other() -> None:

@@ -78,7 +78,7 @@ _HOMES = {
     "EASGD": "strategies.easgd",
     "GossipPGA": "strategies.gossip_pga",
     "Hierarchical": "strategies.hierarchical",
-    "Joined": "user_loop.joined_learner",
+    "JoinedLearner": "user_loop.joined_learner",
     "Learner": "learner",
     "PairwiseADPSGD": "strategies.adpsgd_pairwise",
     "RandomADPSGD": "strategies.adpsgd_random",

@@ -32,7 +32,7 @@ def record(folder: Path, cluster: Cluster, learners: int = 2, steps: int = 60) -
 KNOWN = Cluster(
     model_bytes=1e7,
     compute=Compute(seconds=0.05, jitter=0.1),
-    inside=NetworkLink(0.0, 2e9),
+    intra_node=NetworkLink(0.0, 2e9),
     copy_bandwidth=1e9,
 )
 
@@ -50,7 +50,9 @@ def test_a_known_cluster_is_found_again(tmp_path: Path) -> None:
 
 
 def test_a_small_model_shows_the_cost_of_a_call(tmp_path: Path) -> None:
-    known = Cluster(model_bytes=1e4, compute=Compute(seconds=0.05), verb_seconds=0.003, inside=NetworkLink(0.0, 1e12))
+    known = Cluster(
+        model_bytes=1e4, compute=Compute(seconds=0.05), verb_seconds=0.003, intra_node=NetworkLink(0.0, 1e12)
+    )
     cluster = calibrate(record(tmp_path / "run", known), model_bytes=1e4).cluster
     assert cluster.verb_seconds == pytest.approx(0.003, rel=0.05)
     assert 1e4 / cluster.copy_bandwidth < 1e-4
@@ -83,7 +85,7 @@ def test_too_short_or_missing_records(tmp_path: Path) -> None:
 def test_a_half_written_line_does_no_harm(tmp_path: Path) -> None:
     run = record(tmp_path / "run", KNOWN)
     with (run / "record.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"event":"step","who":"lear')
+        file.write('{"event":"step","member":"lear')
     assert calibrate(run, model_bytes=1e7).cluster.compute.seconds == pytest.approx(0.05, rel=0.03)
 
 

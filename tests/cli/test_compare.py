@@ -19,7 +19,7 @@ strategies = {strategies}
 learners = [2]
 seeds = [1]
 target = {{ value = {target} }}
-tuning = {{ rates = [0.05, 0.2], share = 0.5 }}
+tuning = {{ rates = [0.05, 0.2], budget_fraction = 0.5 }}
 
 [experiment]
 task = {{ name = "tiny", frames_per_epoch = 640, hidden = [8] }}

@@ -19,7 +19,7 @@ def test_help(name: str) -> None:
 
 def test_watching_and_reporting(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text('learners = 1\n[strategy]\nname = "bmuf"\n')
-    step = '{"event":"step","who":"learner 0","clock":"wall","time":1.0,"minibatch":0,"frames":8,"loss":2.0}\n'
+    step = '{"event":"step","member":"learner 0","clock":"wall","time":1.0,"minibatch":0,"frames":8,"loss":2.0}\n'
     (tmp_path / "record.jsonl").write_text(step)
     for name, words in (("watch", ["--once"]), ("watch", ["--json"]), ("report", ["--json"])):
         given = [str(tmp_path), *words]

@@ -19,7 +19,7 @@ learners_per_node = 2
 model_bytes = 1e8
 stragglers = [{ learner = 1, factor = 4.0 }]
 
-[between]
+[inter_node]
 latency_seconds = 1e-4
 bandwidth = 1e9
 
@@ -115,8 +115,8 @@ def recorded(folder: Path, strategy: str, losses: list[float], learners: int = 8
     (folder / "settings.toml").write_text(f'learners = {learners}\n[strategy]\nname = "{strategy}"\n', encoding="utf-8")
     lines = []
     for k, loss in enumerate(losses):
-        lines += [{"event": "step", "who": "learner 0", "time": k, "minibatch": k, "frames": 100, "loss": loss}]
-        lines += [{"event": "evaluate", "who": "learner 0", "time": k, "minibatch": k + 1, "loss": loss}]
+        lines += [{"event": "step", "member": "learner 0", "time": k, "minibatch": k, "frames": 100, "loss": loss}]
+        lines += [{"event": "evaluate", "member": "learner 0", "time": k, "minibatch": k + 1, "loss": loss}]
     text = "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "st'
     (folder / "record.jsonl").write_text(text, encoding="utf-8")
 

@@ -193,7 +193,9 @@ def test_a_lost_rank_ends_the_attempt_and_the_run_resumes_by_itself(launcher: st
     record = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
     assert sum(event["event"] == "resumed" for event in record) == 1
     assert sorted(event["minibatch"] for event in record if event["event"] == "step") == list(range(400))
-    assert [event["who"] for event in sorted(record, key=lambda event: event["who"]) if event["event"] == "totals"] == [
+    assert [
+        event["member"] for event in sorted(record, key=lambda event: event["member"]) if event["event"] == "totals"
+    ] == [
         "learner 0",
         "learner 1",
     ]

@@ -24,7 +24,7 @@ def test_at_worst() -> None:
 
 def test_runs_made_by_hand_show_in_a_report_what_a_straggler_does(root: Path, tmp_path: Path) -> None:
     short = ("--set", "budget.minibatches=60", "--set", "task.hidden=[8]", "--learners", "4", "--on", "simulator")
-    for name, words in (("even", ()), ("slow", ("--slow", "3=2")), ("chaos", ("--chaos", "slow 3 x5"))):
+    for name, words in (("even", ()), ("slow", ("--slow", "3=2")), ("faults", ("--faults", "slow 3 x5"))):
         made = [str(root / "experiments" / "tiny.toml"), "--out", str(tmp_path / name), *short, *words]
         assert CliRunner().invoke(command, made).exit_code == 0
     assert json.loads((tmp_path / "slow" / "run.json").read_text())["slow"] == {"3": 2.0}

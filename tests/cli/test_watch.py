@@ -24,8 +24,11 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*ROUNDELAY, *words], capture_output=True, text=True, timeout=60)
 
 
-def line(event: str, who: str, time: float, **more: Any) -> str:
-    return json.dumps({"event": event, "who": who, "clock": "wall", "time": time, **more}, separators=(",", ":")) + "\n"
+def line(event: str, member: str, time: float, **more: Any) -> str:
+    return (
+        json.dumps({"event": event, "member": member, "clock": "wall", "time": time, **more}, separators=(",", ":"))
+        + "\n"
+    )
 
 
 @pytest.fixture
@@ -87,7 +90,9 @@ def test_the_speed_is_by_the_runs_clock(run: Path) -> None:
 
 
 def test_what_is_shown(run: Path) -> None:
-    more = line("evaluate", "learner 0", 1.0, minibatch=10, error=0.4) + line("lost", "learner 0", 2.0, why="it died")
+    more = line("evaluate", "learner 0", 1.0, minibatch=10, error=0.4) + line(
+        "lost", "learner 0", 2.0, reason="it died"
+    )
     (run / "record.jsonl").write_text(steps(30) + more)
     shown = call("watch", str(run), "--once").stdout
     assert "minibatch 30/40" in shown

@@ -248,7 +248,7 @@ def test_a_copied_module_is_preconditioned_by_factors_of_its_own() -> None:
 
 
 def _natural(module: nn.Module) -> NaturalGradient:
-    keepers: Any = module.roundelay_keepers
+    keepers: Any = module.roundelay_stateful
     natural: NaturalGradient = keepers["natural_gradient"]
     return natural
 

@@ -36,7 +36,7 @@ def test_fitted_to_eight_gpus_it_predicts_32(published: ModuleType) -> None:
         Cluster, config.read(ROOT / "src" / "roundelay" / "planning" / "clusters" / "k20-mpi.toml"), "k20"
     )
     assert shipped.compute.seconds_per_frame == pytest.approx(machine.compute.seconds_per_frame, rel=0.01)
-    assert shipped.between.bandwidth == pytest.approx(machine.between.bandwidth, rel=0.01)
+    assert shipped.inter_node.bandwidth == pytest.approx(machine.inter_node.bandwidth, rel=0.01)
     assert shipped.verb_seconds == pytest.approx(machine.verb_seconds, rel=0.01)
     assert shipped.epoch_seconds == pytest.approx(machine.epoch_seconds, rel=0.01)
 

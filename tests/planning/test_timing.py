@@ -17,7 +17,7 @@ WIDE = Cluster(
     nodes=8,
     learners_per_node=1,
     model_bytes=8e7,
-    between=NetworkLink(1e-3, 1e9),
+    inter_node=NetworkLink(1e-3, 1e9),
     compute=Compute(seconds=0.1),
     frames=100,
 )
@@ -54,18 +54,20 @@ def bottleneck(strategy: str, cluster: Cluster, learners: int = 8) -> str:
 def test_what_holds_it_up_has_a_name() -> None:
     assert bottleneck("synchronous", Cluster(model_bytes=1e3)) == "computing"
     assert bottleneck("synchronous", Cluster(model_bytes=1e3, stragglers=[Straggler(3, 5.0)])) == "the slowest learner"
-    far = Cluster(nodes=64, learners_per_node=1, model_bytes=1e4, between=NetworkLink(0.01, 1e9))
+    far = Cluster(nodes=64, learners_per_node=1, model_bytes=1e4, inter_node=NetworkLink(0.01, 1e9))
     assert bottleneck("synchronous", far, 64) == "latency of the all-reduce"
-    narrow = Cluster(nodes=8, learners_per_node=1, model_bytes=1e8, between=NetworkLink(0.0, 1e8))
+    narrow = Cluster(nodes=8, learners_per_node=1, model_bytes=1e8, inter_node=NetworkLink(0.0, 1e8))
     assert bottleneck("synchronous", narrow) == bottleneck("adpsgd", narrow) == "the links between nodes"
     assert bottleneck("asgd", narrow) == "the server's link"
-    assert bottleneck("adpsgd", Cluster(model_bytes=1e9, inside=NetworkLink(0.0, 1e8))) == "the links inside a node"
-    busy = Cluster(nodes=8, learners_per_node=1, model_bytes=1e8, between=NetworkLink(0.0, 1e12), serving_bandwidth=1e8)
+    assert bottleneck("adpsgd", Cluster(model_bytes=1e9, intra_node=NetworkLink(0.0, 1e8))) == "the links inside a node"
+    busy = Cluster(
+        nodes=8, learners_per_node=1, model_bytes=1e8, inter_node=NetworkLink(0.0, 1e12), serving_bandwidth=1e8
+    )
     assert bottleneck("asgd", busy) == "the server's own work"
 
 
 def test_a_verb_may_cost_the_learner_itself() -> None:
-    own = Cluster(model_bytes=1e8, inside=NetworkLink(0.0, 1e15), verb_seconds=0.02, copy_bandwidth=1e9)
+    own = Cluster(model_bytes=1e8, intra_node=NetworkLink(0.0, 1e15), verb_seconds=0.02, copy_bandwidth=1e9)
     for strategy in (Synchronous(), DelayByOne()):  # which no gradient hides
         assert time_strategy(strategy, own, 4).step_seconds == pytest.approx(0.1 + 0.02 + 0.1, rel=1e-3)
     assert time_strategy(Synchronous(), own, 1).step_seconds == pytest.approx(0.1)

@@ -54,13 +54,13 @@ def write_run(
     record = Record(folder / "record.jsonl", clock=clock)
     for step in range(steps):
         for learner in range(learners):
-            who, begin = f"learner {learner}", 0.1 * step + 0.001 * learner
-            record.span("compute", who, begin, begin + 0.07)
-            record.span("communicate", who, begin + 0.07, begin + 0.08)
-            record.span("wait", who, begin + 0.08, begin + 0.1)
-            record.add(who, "bytes", 1000)
+            member, begin = f"learner {learner}", 0.1 * step + 0.001 * learner
+            record.span("compute", member, begin, begin + 0.07)
+            record.span("communicate", member, begin + 0.07, begin + 0.08)
+            record.span("wait", member, begin + 0.08, begin + 0.1)
+            record.add(member, "bytes", 1000)
             said = {"minibatch": step * learners + learner, "frames": 16, "loss": 2.0 / (1 + step)}
-            record.write("step", who, begin + 0.1, **said, staleness=step % 3)
+            record.write("step", member, begin + 0.1, **said, staleness=step % 3)
         if step % 10 == 9:
             scores = {"loss": 1.5 / (1 + step), "error": 0.8 / (1 + step), "distance": 0.1 * learners}
             done = (step + 1) * learners
@@ -109,7 +109,8 @@ def write_study(folder: Path, *, missing: int = 0) -> Path:
         (run / "cell.json").write_text(json.dumps(cell | outcome))
     about = {
         "title": f"A study {HOSTILE}", "target": {"score": "error", "value": 0.05}, "budget": {"frames": 480},
-        "baseline": "synchronous", "blocks": 20, "tuning": {"rates": [], "share": 1.0, "seed": 0}, "cells": cells,
+        "baseline": "synchronous", "blocks": 20, "cells": cells,
+        "tuning": {"rates": [], "budget_fraction": 1.0, "seed": 0},
     }  # fmt: skip
     folder.mkdir(exist_ok=True)
     (folder / "study.json").write_text(json.dumps(about))

@@ -35,10 +35,10 @@ def test_a_simulated_run_is_read(runs: Path) -> None:
 
 def test_evaluating_is_left_out_of_the_time(tmp_path: Path) -> None:
     lines = [
-        {"event": "step", "who": "learner 0", "clock": "wall", "time": 1.0, "frames": 8, "loss": 1.0},
-        {"event": "evaluate", "who": "learner 0", "clock": "wall", "time": 1.0, "seconds": 5.0},
-        {"event": "evaluate", "who": "learner 0", "clock": "wall", "time": 6.0, "minibatch": 1, "loss": 0.9},
-        {"event": "step", "who": "learner 0", "clock": "wall", "time": 7.0, "frames": 8, "loss": 1.0},
+        {"event": "step", "member": "learner 0", "clock": "wall", "time": 1.0, "frames": 8, "loss": 1.0},
+        {"event": "evaluate", "member": "learner 0", "clock": "wall", "time": 1.0, "seconds": 5.0},
+        {"event": "evaluate", "member": "learner 0", "clock": "wall", "time": 6.0, "minibatch": 1, "loss": 0.9},
+        {"event": "step", "member": "learner 0", "clock": "wall", "time": 7.0, "frames": 8, "loss": 1.0},
     ]
     (tmp_path / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     details = read_details(tmp_path)
@@ -74,7 +74,7 @@ def test_nothing_at_all_is_a_problem_and_no_error(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_finite_mean_divergence(tmp_path: Path) -> None:
-    line = {"event": "step", "who": "learner 0", "clock": "virtual", "time": 0.1, "frames": 8, "loss": math.nan}
+    line = {"event": "step", "member": "learner 0", "clock": "virtual", "time": 0.1, "frames": 8, "loss": math.nan}
     (tmp_path / "record.jsonl").write_text(json.dumps(line) + "\n")
     assert read_details(tmp_path).diverged
 

@@ -81,7 +81,7 @@ def test_everything_asked_for_is_there(report: Path) -> None:
 def test_events_of_a_killed_learner_are_listed(report: Path) -> None:
     rows = read_csv(report.parent / "report" / "events-virtual.csv")
     assert {row["run"] for row in rows} == {"adpsgd-4-killed"}
-    assert {"killed", "lost"} <= {row["event"] for row in rows}
+    assert {"fault", "lost"} <= {row["event"] for row in rows}
 
 
 def test_clocks_are_never_mixed(runs: Path) -> None:
@@ -130,7 +130,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / name, HOSTILE, 2)
     decode_run(run, 3, name="=cmd()<script>alert(1)<\u2215script>")
     with (run / "record.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"event": HOSTILE, "who": HOSTILE, "clock": "wall", "time": 1.0, "why": HOSTILE}) + "\n")
+        file.write(
+            json.dumps({"event": HOSTILE, "member": HOSTILE, "clock": "wall", "time": 1.0, "reason": HOSTILE}) + "\n"
+        )
     report = write_report(tmp_path / "runs", tmp_path / "out")
     page = Page(report)
     assert "img" not in page.tags
@@ -165,7 +167,7 @@ def test_runs_in_any_state_are_shown_as_what_they_are(tmp_path: Path) -> None:
     (lost / "model.json").unlink()
     nan = write_run(runs / "nan", "asgd", 2)
     with (nan / "record.jsonl").open("a") as file:
-        file.write('{"event":"step","who":"learner 0","clock":"wall","time":9.0,"frames":16,"loss":NaN}\n')
+        file.write('{"event":"step","member":"learner 0","clock":"wall","time":9.0,"frames":16,"loss":NaN}\n')
     broken = write_run(runs / "broken", "averaging", 2)
     (broken / "settings.toml").write_text("learners = [")
     report = write_report(runs, tmp_path / "out", target={"score": "error", "value": 1e-9})

@@ -102,7 +102,7 @@ def run(
         thread.start()
     entry = jobs.entry("train_traced")
     settings = {**settings, "folder": str(folder)}
-    results = launch.run(entry, settings, size=size, folder=folder, options=options, chaos=FaultPlan(rejoins=restarts))
+    results = launch.run(entry, settings, size=size, folder=folder, options=options, faults=FaultPlan(rejoins=restarts))
     for thread in threads:
         thread.join()
     steps: dict[int, list[tuple[float, int]]] = {}

@@ -39,7 +39,7 @@ def beside_ddp(runtime: Any, settings: dict[str, Any]) -> float:
     optimizer = make(peer)
     for step in range(steps):
         optimizer.zero_grad()
-        job.task.loss(peer, job.task.load(*job.budget.place(2 * step + rank))).backward()
+        job.task.loss(peer, job.task.load(*job.budget.locate(2 * step + rank))).backward()
         optimizer.step()
     dist.barrier()
     del peer  # before its group: in the other order torch sometimes waits for good

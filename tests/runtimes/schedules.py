@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from roundelay.errors import Deadlock, SettingsError
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, NetworkLink, SlowLink, Stop, Straggler
+from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, NetworkPartition, SlowLink, Stop, Straggler
 from roundelay.runtimes.simulator.simulation import SimulatedRuntime, Simulation, simulate
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
@@ -193,7 +193,11 @@ def draw(name: str, seed: int) -> Schedule:
         elif what == "stop":
             stops.append(Stop(victim, at, rng.uniform(0.0, horizon)))
         elif what == "cut":
-            cuts.append(Cut(sorted(rng.sample(victims, rng.randint(1, len(victims)))), at, rng.uniform(0.0, horizon)))
+            cuts.append(
+                NetworkPartition(
+                    sorted(rng.sample(victims, rng.randint(1, len(victims)))), at, rng.uniform(0.0, horizon)
+                )
+            )
         elif what == "link":
             slow_links.append(SlowLink(victim, rng.choice([2.0, 30.0]), at, at + rng.uniform(0.0, horizon)))
         else:
@@ -201,11 +205,11 @@ def draw(name: str, seed: int) -> Schedule:
     if not (faults or stops or cuts):
         faults.append(Fault(rng.choice(victims), rng.uniform(0.0, horizon)))
     cluster = Cluster(
-        inside=NetworkLink(rng.choice([0.0, 1e-4, 0.02]), rng.choice([1e10, 1e3])),
+        intra_node=NetworkLink(rng.choice([0.0, 1e-4, 0.02]), rng.choice([1e10, 1e3])),
         compute=Compute(seconds=0.1, jitter=rng.choice([0.0, 0.3])),
         detection_seconds=rng.choice([0.0, 0.01, 0.1]),
-        patience_seconds=rng.choice([0.05, 0.3, 1.0]),
-        stragglers=stragglers, faults=faults, stops=stops, cuts=cuts, slow_links=slow_links,
+        heartbeat_timeout=rng.choice([0.05, 0.3, 1.0]),
+        stragglers=stragglers, faults=faults, stops=stops, partitions=cuts, slow_links=slow_links,
     )  # fmt: skip
     budget = {
         "evaluate_every": rng.choice([None, 17]),

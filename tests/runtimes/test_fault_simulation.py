@@ -1,20 +1,20 @@
 """Seeded schedules of faults in the simulator: nothing hangs, nothing is lost, and each repeats to the byte.
 
-`make chaos` runs a thousand of each strategy.
+`make faults` runs a thousand of each strategy.
 """
 
 from __future__ import annotations
 
 import gc
 
-import faults
 import pytest
 import schedules
 import torch
 
+import faults
 from roundelay.errors import LearnerLost
 from roundelay.learner import Learner
-from roundelay.runtimes.cluster import Cluster, Compute, Cut, Fault, NetworkLink, Stop
+from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, NetworkPartition, Stop
 from roundelay.strategies import ADPSGD, ASGD, BMUF, STRATEGIES, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training import recovery as merging
@@ -26,7 +26,7 @@ from test_training import recorded, trained
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_schedules(name: str) -> None:
-    told = [schedules.check(name, seed) for seed in range(15)]  # the first of those that make chaos goes through
+    told = [schedules.check(name, seed) for seed in range(15)]  # the first of those that make faults goes through
     assert sum(each.fired for each in told) >= 15
     assert sum(each.count("joined") for each in told) > 0
 
@@ -54,7 +54,7 @@ def test_one_loss_takes_no_minibatch_along(name: str) -> None:
     """Around a meeting, at which nobody averages: every mark is in the weights at the end."""
     learners = 4
     for victim, at in [(-1 if schedules.make_strategy(name).servers else 0, 0.37), (1, 0.41), (2, 0.44), (3, 0.5)]:
-        cluster = Cluster(inside=NetworkLink(0.005, 1e10), faults=[Fault(victim, at)], detection_seconds=0.01)
+        cluster = Cluster(intra_node=NetworkLink(0.005, 1e10), faults=[Fault(victim, at)], detection_seconds=0.01)
         budget = {"evaluate_every": 3 * learners}
         told = schedules.check(name, 0, schedules.Schedule(learners, 6 * learners, cluster, budget, None))
         assert told.fired == 1
@@ -96,7 +96,7 @@ def test_the_checks_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         furthest = max((number for numbers in trained for number in numbers), default=-1)
         return [(max(begin, furthest + 1), end) for begin, end in ranges if end > furthest + 1]
 
-    monkeypatch.setattr(merging, "left_over", forget)
+    monkeypatch.setattr(merging, "untrained", forget)
     found = 0
     for seed in range(8):
         try:
@@ -126,22 +126,22 @@ def test_a_killed_learner_is_started_again_and_joins(strategy: Strategy) -> None
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: type(s).__name__)
 def test_who_is_silent_for_long_is_left_out_and_let_in_again(strategy: Strategy) -> None:
     for cluster in (
-        Cluster(stops=[Stop(2, 0.32, 1.0)], patience_seconds=0.3),
-        Cluster(cuts=[Cut([2, 3], 0.32, 1.0)], patience_seconds=0.3),
+        Cluster(stops=[Stop(2, 0.32, 1.0)], heartbeat_timeout=0.3),
+        Cluster(partitions=[NetworkPartition([2, 3], 0.32, 1.0)], heartbeat_timeout=0.3),
     ):
         lines = recorded(strategy, 5, cluster, minibatches=150)
         counts = trained(lines)
         assert set(counts) == set(range(150))
         assert max(counts.values()) <= 2
-        assert any("silent for 0.3 s" in line["why"] for line in lines if line["event"] == "lost")
+        assert any("silent for 0.3 s" in line["reason"] for line in lines if line["event"] == "lost")
         joined = [line for line in lines if line["event"] == "joined"]
-        assert len(joined) == len(cluster.stops) + 2 * len(cluster.cuts)
+        assert len(joined) == len(cluster.stops) + 2 * len(cluster.partitions)
         assert min(line["time"] for line in joined) >= 1.32
 
 
 def test_who_is_silent_for_a_moment_is_waited_for() -> None:
     calm = simulated(tiny_job(Synchronous()), 4, Cluster(faults=[Fault(1, 1000.0)]))
-    for cluster in (Cluster(stops=[Stop(2, 0.32, 0.5)]), Cluster(cuts=[Cut([2], 0.32, 0.5)])):
+    for cluster in (Cluster(stops=[Stop(2, 0.32, 0.5)]), Cluster(partitions=[NetworkPartition([2], 0.32, 0.5)])):
         outcome = simulated(tiny_job(Synchronous()), 4, cluster)
         assert torch.equal(outcome.consensus, calm.consensus)
         assert calm.seconds + 0.3 < outcome.seconds < calm.seconds + 0.6
@@ -150,7 +150,7 @@ def test_who_is_silent_for_a_moment_is_waited_for() -> None:
 def test_asynchronous_learners_train_on_while_one_stands_still() -> None:
     cluster = Cluster(stops=[Stop(2, 0.3, 5.0)], compute=Compute(seconds=0.1))
     lines = recorded(ADPSGD(), 6, cluster, minibatches=200, task={"frames_per_epoch": 200 * 16})
-    meanwhile = {line["who"] for line in lines if line["event"] == "step" and 1.0 < line["time"] < 5.0}
+    meanwhile = {line["member"] for line in lines if line["event"] == "step" and 1.0 < line["time"] < 5.0}
     assert meanwhile >= {"learner 0", "learner 4", "learner 5"}, "those who did not ask the one that stands still"
 
 

@@ -30,7 +30,7 @@ class Three:
     def _make(self, store: KeyValueStore, rank: int) -> GlooTransport:
         connect = connect_by_device(store, 0, "127.0.0.1")
         return GlooTransport(
-            rank, 3, lambda: connect("post", rank, 3, "cpu"), lambda why: self.lost.append((rank, why))
+            rank, 3, lambda: connect("post", rank, 3, "cpu"), lambda reason: self.lost.append((rank, reason))
         )
 
     def close(self) -> None:

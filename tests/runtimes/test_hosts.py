@@ -222,7 +222,7 @@ def test_a_host_that_vanishes(tmp_path: Path) -> None:
         hosts = {"rendezvous": f"{address}:29511", "count": 2, "silence_seconds": 5.0}
         what = {
             "entry": "train_traced", "settings": settings, "size": 4, "hosts": hosts,
-            "folder": str(tmp_path), "options": {"patience_seconds": 2.0},
+            "folder": str(tmp_path), "options": {"heartbeat_timeout": 2.0},
         }  # fmt: skip
         first, second = start(what, "ip", "netns", "exec", one), start(what, "ip", "netns", "exec", two)
         deadline = time.monotonic() + 90

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import faults
 import jobs
 import pytest
-from faults import Fault
 
+import faults
+from faults import Fault
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.membership import MembershipProtocol, announce_over, bury, current_id, latest_view
 from roundelay.runtimes.processes.process_runtime import Options
@@ -52,10 +52,10 @@ def test_a_killed_learner(strategy: str, transport: str, tmp_path: Path) -> None
     check(outcome, {fault.learner})
     assert outcome.stall(fault) < STALL_SECONDS
     lost = [event for event in outcome.events if event["event"] == "lost"]
-    assert {event["who"] for event in lost} <= {"learner 0", "learner 1", "learner 2", "learner 3", "server 0"}
+    assert {event["member"] for event in lost} <= {"learner 0", "learner 1", "learner 2", "learner 3", "server 0"}
     first = min(time for steps in outcome.steps.values() for time, _ in steps)
     assert lost or fault.at < first, "only before the first step can a loss go unnoticed"
-    assert all(event["why"] for event in lost)  # in which words depends on the moment
+    assert all(event["reason"] for event in lost)  # in which words depends on the moment
 
 
 @pytest.mark.slow
@@ -75,20 +75,20 @@ def test_a_second_kill_inside_the_regroup(strategy: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("transport", ["gloo", "shared"])
 def test_a_stopped_learner_is_left_behind(transport: str, tmp_path: Path) -> None:
     fault = Fault(1, 0.2, (signal.SIGSTOP, signal.SIGCONT), pause_seconds=3.0)
-    options = Options(transport=transport, patience_seconds=1.0)  # type: ignore[arg-type]  # one of its literals
+    options = Options(transport=transport, heartbeat_timeout=1.0)  # type: ignore[arg-type]  # one of its literals
     outcome = faults.run(settings("gossip"), size=3, folder=tmp_path, faults=[fault], options=options)
     report(f"stall {1000 * outcome.stall(fault):.0f} ms at a patience of 1 s")
     # It woke, and asked to join: it was let in, or told that the others had finished.
     check(outcome, {1} if not outcome.joined else set())
     assert outcome.stall(fault) < 1.0 + STALL_SECONDS
-    assert any("silent for 1 s" in event["why"] for event in outcome.events if event["event"] == "lost")
+    assert any("silent for 1 s" in event["reason"] for event in outcome.events if event["event"] == "lost")
 
 
 @pytest.mark.slow
 def test_a_learner_that_never_wakes_is_ended(tmp_path: Path) -> None:
     fault = Fault(0, 0.2, (signal.SIGSTOP,))
     outcome = faults.run(
-        settings("averaging"), size=3, folder=tmp_path, faults=[fault], options=Options(patience_seconds=1.0)
+        settings("averaging"), size=3, folder=tmp_path, faults=[fault], options=Options(heartbeat_timeout=1.0)
     )
     check(outcome, {0})
 
@@ -96,7 +96,7 @@ def test_a_learner_that_never_wakes_is_ended(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["gloo", "shared"])
 def test_a_stopped_learner_is_let_in_again(transport: str) -> None:
-    options = Options(transport=transport, patience_seconds=1.0)  # type: ignore[arg-type]  # one of its literals
+    options = Options(transport=transport, heartbeat_timeout=1.0)  # type: ignore[arg-type]  # one of its literals
     results = launch.run(jobs.entry("come_back"), {"stopped": 1}, size=3, options=options)
     assert [result["rank"] for result in results] == [0, 2, 1], "newcomers come last"
     assert {result["size"] for result in results} == {3}
@@ -137,7 +137,7 @@ def test_an_obituary_ends_the_newest_epoch_only(store: KeyValueStore) -> None:
 def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
     store.add("ids", 2)
     store.set("dead/1", "never came")
-    membership = MembershipProtocol(store, 0, 2, patience_seconds=5.0)
+    membership = MembershipProtocol(store, 0, 2, heartbeat_timeout=5.0)
     other = connect_store(*address_of(store))
     other.append("safe/1", "4 ")
     other.append("safe/1", "7 ")

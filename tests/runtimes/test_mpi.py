@@ -102,7 +102,7 @@ def test_requests_during_training_conserve_the_mean(tmp_path: Path) -> None:
     assert {"compute", "serve", "wait", "evaluate", "totals", "step"} <= {line["event"] for line in lines}
     assert {line["clock"] for line in lines} == {"wall"}
     totals = [line for line in lines if line["event"] == "totals"]
-    assert sorted(line["who"] for line in totals) == [f"learner {k}" for k in range(4)]
+    assert sorted(line["member"] for line in totals) == [f"learner {k}" for k in range(4)]
     assert all(line["bytes"] > 0 for line in totals)
 
 
@@ -112,14 +112,14 @@ def test_a_server_beside_learners_after_a_warmup(tmp_path: Path) -> None:
     assert all(result["weights"] == results[0]["weights"] for result in results)
     assert trained(tmp_path / "record.jsonl") == list(range(40))
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
-    assert {line["who"] for line in lines if line["event"] == "serve"} == {"server 0"}
+    assert {line["member"] for line in lines if line["event"] == "serve"} == {"server 0"}
 
 
 def test_a_slow_learner_takes_fewer_minibatches(tmp_path: Path) -> None:
     settings = {"strategy": "gossip", "minibatches": 60}
     run("train", settings, size=2, folder=tmp_path, slow={1: 20.0})
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
-    steps = [line["who"] for line in lines if line["event"] == "step"]
+    steps = [line["member"] for line in lines if line["event"] == "step"]
     assert steps.count("learner 1") < steps.count("learner 0") / 2
 
 

@@ -12,7 +12,9 @@ from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink, Pauses, St
 from roundelay.runtimes.simulator.event_loop import VirtualLoop
 from roundelay.runtimes.simulator.network import SimulatedNetwork
 
-TWO_NODES = Cluster(nodes=2, learners_per_node=2, inside=NetworkLink(1.0, 100.0), between=NetworkLink(10.0, 10.0))
+TWO_NODES = Cluster(
+    nodes=2, learners_per_node=2, intra_node=NetworkLink(1.0, 100.0), inter_node=NetworkLink(10.0, 10.0)
+)
 
 
 def network(cluster: Cluster, learners: int, servers: int = 0) -> SimulatedNetwork:
@@ -52,15 +54,15 @@ def test_learners_of_a_node_share_its_link() -> None:
 
 def test_a_ring_of_many_nodes_has_no_convoy() -> None:
     nodes = 50
-    net = network(Cluster(nodes=nodes, learners_per_node=1, between=NetworkLink(0.0, 1.0)), nodes)
+    net = network(Cluster(nodes=nodes, learners_per_node=1, inter_node=NetworkLink(0.0, 1.0)), nodes)
     both = [(1.0, node, (node + way) % nodes) for node in range(nodes) for way in (-1, 1)]
     assert max(arrivals(net, both)) <= 3.0  # two out and two in for each, however many they are
 
 
 def test_ring_and_tree() -> None:
-    ring = network(Cluster(inside=NetworkLink(1.0, 10.0)), 4)
+    ring = network(Cluster(intra_node=NetworkLink(1.0, 10.0)), 4)
     assert ring.collective("mean", 80.0, (0, 1, 2, 3)) == (2 * 3 * (1.0 + 8.0 / 4), 18.0)
-    tree = network(Cluster(inside=NetworkLink(1.0, 10.0), all_reduce="tree"), 4)
+    tree = network(Cluster(intra_node=NetworkLink(1.0, 10.0), all_reduce="tree"), 4)
     assert tree.collective("mean", 80.0, (0, 1, 2, 3)) == (2 * 2 * (1.0 + 8.0), 36.0)
     assert network(Cluster(), 1).collective("mean", 80.0, (0,)) == (0.0, 0.0)
 

@@ -36,7 +36,7 @@ def test_a_host_that_comes_back(tmp_path: Path) -> None:
         hosts = {"rendezvous": f"{address}:29512", "count": 2, "silence_seconds": 60.0}
         what = {
             "entry": "train_traced", "settings": settings, "size": 4, "hosts": hosts,
-            "folder": str(tmp_path), "options": {"patience_seconds": 1.0},
+            "folder": str(tmp_path), "options": {"heartbeat_timeout": 1.0},
         }  # fmt: skip
         first, second = start(what, "ip", "netns", "exec", one), start(what, "ip", "netns", "exec", two)
         deadline = time.monotonic() + 90
@@ -53,7 +53,7 @@ def test_a_host_that_comes_back(tmp_path: Path) -> None:
     counts = Counter(line["minibatch"] for line in lines if line["event"] == "step")
     assert set(counts) == set(range(minibatches)), "no minibatch missing"
     assert max(counts.values()) <= 2
-    lost = [line["why"] for line in lines if line["event"] == "lost"]
+    lost = [line["reason"] for line in lines if line["event"] == "lost"]
     assert lost, "the others did not wait for the cable"
     assert sum(line["event"] == "joined" for line in lines) == 2, lost
     assert [result is not None for result in results] == [True] * 4

@@ -60,18 +60,18 @@ def test_what_is_recorded(tmp_path: Path) -> None:
     events = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
     assert {event["clock"] for event in events} == {"wall"}
-    assert {event["who"] for event in events} == {"learner 0", "learner 1"}
+    assert {event["member"] for event in events} == {"learner 0", "learner 1"}
     assert {event["event"] for event in events} & KINDS == KINDS
     steps = Counter(event["minibatch"] for event in events if event["event"] == "step")
     assert steps == Counter(range(80)), "each minibatch once"
-    totals = {event["who"]: event for event in events if event["event"] == "totals"}
-    assert all(totals[who]["bytes"] > 0 for who in totals)
+    totals = {event["member"]: event for event in events if event["event"] == "totals"}
+    assert all(totals[member]["bytes"] > 0 for member in totals)
     mean = {}
-    for who in totals:
-        spans = [e["seconds"] for e in events if e["event"] == "compute" and e["who"] == who]
-        mean[who] = sorted(spans)[len(spans) // 2]
+    for member in totals:
+        spans = [e["seconds"] for e in events if e["event"] == "compute" and e["member"] == member]
+        mean[member] = sorted(spans)[len(spans) // 2]
     assert mean["learner 1"] > 2 * mean["learner 0"], "slowed down three times"
-    mine = [e for e in events if e["who"] == "learner 0" and e["event"] in ("compute", "wait", "communicate")]
+    mine = [e for e in events if e["member"] == "learner 0" and e["event"] in ("compute", "wait", "communicate")]
     for a, b in itertools.pairwise(mine):
         assert a["time"] + a["seconds"] <= b["time"] + 1e-4, "one thing at a time"
 

@@ -1,6 +1,6 @@
 """Killed learners are started again and join the others; stopped ones come back when they wake; on real processes.
 
-`make chaos` kills each strategy's learners at thirty moments; here each is disturbed once, at a moment that is printed.
+`make faults` kills each strategy's learners at thirty moments; here each is disturbed once, at a printed moment.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import faults
 import jobs
 import pytest
 import schedules
 from click.testing import CliRunner
-from faults import Fault
 
+import faults
+from faults import Fault
 from roundelay.cli.train import command
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.fault_plan import FaultPlan, parse
@@ -26,7 +26,7 @@ from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.strategies import STRATEGIES
 
-STALL_SECONDS = 2.0  # generous: the machine may be busy; `make chaos` measures
+STALL_SECONDS = 2.0  # generous: the machine may be busy; `make faults` measures
 
 
 def settings(strategy: str, minibatches: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_server_a_centre_and_a_nodes_leader_are_replaced(strategy: str, tmp_pa
 @pytest.mark.parametrize("strategy", ["synchronous", "adpsgd"])
 def test_a_stopped_learner_comes_back_and_trains(strategy: str, tmp_path: Path) -> None:
     fault = Fault(1, 0.2, (signal.SIGSTOP, signal.SIGCONT), pause_seconds=2.5)
-    options = Options(patience_seconds=0.8)
+    options = Options(heartbeat_timeout=0.8)
     given = settings(strategy, 1600)
     outcome = faults.run(given, size=4, folder=tmp_path, faults=[fault], options=options)
     check(outcome, 1600)
@@ -94,44 +94,44 @@ def test_a_stopped_learner_comes_back_and_trains(strategy: str, tmp_path: Path) 
 @pytest.mark.slow
 def test_one_that_keeps_dying_is_given_up() -> None:
     with pytest.raises(CommunicationError, match="no learner is left"):
-        launch.run(jobs.entry("fail"), {"learner": 0, "how": "kill"}, size=1, chaos=FaultPlan(rejoins=3))
-    results = launch.run(jobs.entry("die_or_train"), {"learner": 1}, size=3, chaos=FaultPlan(rejoins=1))
+        launch.run(jobs.entry("fail"), {"learner": 0, "how": "kill"}, size=1, faults=FaultPlan(rejoins=3))
+    results = launch.run(jobs.entry("die_or_train"), {"learner": 1}, size=3, faults=FaultPlan(rejoins=1))
     assert [result is None for result in results] == [False, True, False]
 
 
 @pytest.mark.slow
-def test_chaos_happens_and_is_written_down(tmp_path: Path) -> None:
+def test_faults_happens_and_is_written_down(tmp_path: Path) -> None:
     events = parse("kill 1 at 300ms; stop 0 for 100ms at 400ms; slow 2 x3 at 200ms", 3)
     given = {**settings("gossip", 300), "folder": str(tmp_path)}
-    launch.run(jobs.entry("train_traced"), given, size=3, folder=tmp_path, chaos=FaultPlan(events, rejoins=1))
+    launch.run(jobs.entry("train_traced"), given, size=3, folder=tmp_path, faults=FaultPlan(events, rejoins=1))
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
-    told = [(line["who"], line["what"]) for line in lines if line["event"] == "chaos"]
+    told = [(line["member"], line["kind"]) for line in lines if line["event"] == "fault"]
     assert told == [("learner 2", "slow"), ("learner 1", "kill"), ("learner 0", "stop"), ("learner 0", "continue")]
     assert {line["clock"] for line in lines} == {"wall"}
 
 
 @pytest.mark.slow
-def test_chaos_that_never_happens_is_an_error(tmp_path: Path) -> None:
+def test_faults_that_never_happens_is_an_error(tmp_path: Path) -> None:
     events = parse("kill 1 at 1h", 2)
     with pytest.raises(SettingsError, match="kill 1 at 3600s never happened"):
-        launch.run(jobs.entry("train"), settings("gossip", 20), size=2, folder=tmp_path, chaos=FaultPlan(events))
+        launch.run(jobs.entry("train"), settings("gossip", 20), size=2, folder=tmp_path, faults=FaultPlan(events))
     with pytest.raises(SettingsError, match="in the simulator only"):
-        launch.run(jobs.entry("train"), settings("gossip", 20), size=2, chaos=FaultPlan(parse("cut 1 for 2s", 2)))
+        launch.run(jobs.entry("train"), settings("gossip", 20), size=2, faults=FaultPlan(parse("isolate 1 for 2s", 2)))
 
 
 @pytest.mark.slow
-def test_chaos_by_the_command_line(tmp_path: Path, root: Path) -> None:
+def test_faults_by_the_command_line(tmp_path: Path, root: Path) -> None:
     tiny = str(root / "experiments" / "tiny.toml")
-    arguments = [tiny, "--on", "simulator", "--learners", "4", "--set", "budget.epochs=1", "--patience", "0.3"]
-    chaos = "kill 1 at 0.5s; stop 2 for 500ms at 1s; slow 0 x3; cut 2,3 for 500ms at 2s"
+    arguments = [tiny, "--on", "simulator", "--learners", "4", "--set", "budget.epochs=1", "--heartbeat-timeout", "0.3"]
+    faults = "kill 1 at 0.5s; stop 2 for 500ms at 1s; slow 0 x3; isolate 2,3 for 500ms at 2s"
     out = tmp_path / "run"
-    done = CliRunner().invoke(command, [*arguments, "--out", str(out), "--chaos", chaos], catch_exceptions=False)
+    done = CliRunner().invoke(command, [*arguments, "--out", str(out), "--faults", faults], catch_exceptions=False)
     assert done.exit_code == 0
     lines = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
-    kinds = [line["what"] for line in lines if line["event"] == "chaos"]
-    assert set(kinds) == {"kill", "restart", "stop", "continue", "slow", "cut"}
+    kinds = [line["kind"] for line in lines if line["event"] == "fault"]
+    assert set(kinds) == {"kill", "restart", "stop", "continue", "slow", "isolate"}
     assert sum(line["event"] == "joined" for line in lines) == 4
     with pytest.raises(SettingsError, match="kill 1 at 50s never happened"):
         CliRunner().invoke(
-            command, [*arguments, "--out", str(tmp_path / "b"), "--chaos", "kill 1 at 50s"], catch_exceptions=False
+            command, [*arguments, "--out", str(tmp_path / "b"), "--faults", "kill 1 at 50s"], catch_exceptions=False
         )

@@ -55,7 +55,7 @@ def test_a_servers_link_is_the_bottleneck_that_it_is() -> None:
             nodes=learners,
             learners_per_node=1,
             model_bytes=1e8,
-            between=NetworkLink(0.0, 1e9),
+            inter_node=NetworkLink(0.0, 1e9),
             compute=Compute(seconds=0.1),
         )
         return time_only(Server(), cluster, learners=learners, steps=20).seconds

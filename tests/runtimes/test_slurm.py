@@ -13,7 +13,7 @@ import pytest
 
 from command import ROUNDELAY
 
-QUICK = ["--set", "checkpoint.every_frames=20000", "--set", "record.spans=20"]
+QUICK = ["--set", "checkpoint.every_frames=20000", "--set", "record.max_spans=20"]
 
 
 def idle_nodes() -> str:
@@ -54,7 +54,7 @@ def test_tasks_are_learners(root: Path, tmp_path: Path) -> None:
     assert (run / "model.safetensors").read_bytes() == alone(root, tmp_path / "alone", 2)
     record = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
     assert sorted(event["minibatch"] for event in record if event["event"] == "step") == list(range(800))
-    assert {event["who"] for event in record if event["event"] == "totals"} == {"learner 0", "learner 1"}
+    assert {event["member"] for event in record if event["event"] == "totals"} == {"learner 0", "learner 1"}
 
 
 @pytest.mark.timeout(240)

@@ -23,7 +23,7 @@ WIDTH, LEARNERS, STEPS = 64, 4, 10
 def sent(text: str) -> float:
     lines = [json.loads(line) for line in text.splitlines()]
     return sum(
-        float(line["bytes"]) for line in lines if line["event"] == "totals" and line["who"].startswith("learner")
+        float(line["bytes"]) for line in lines if line["event"] == "totals" and line["member"].startswith("learner")
     )
 
 
@@ -40,7 +40,7 @@ def test_as_many_bytes_as_a_real_run(kind: Compression) -> None:
         Synchronous(compression=kind), Cluster(model_bytes=model_bytes), learners=LEARNERS, steps=STEPS
     ).record
     assert timed is not None
-    mine = sum(totals["bytes"] for who, totals in timed.totals.items() if who.startswith("learner"))
+    mine = sum(totals["bytes"] for member, totals in timed.totals.items() if member.startswith("learner"))
     # Both also begin with a broadcast; a real run evaluates, too, and has biases, which PowerSGD does not compress.
     assert mine == pytest.approx(sent(text.getvalue()), rel=0.35)
     plain = LEARNERS * STEPS * model_bytes * 2 * (LEARNERS - 1) / LEARNERS

@@ -65,7 +65,7 @@ def test_mixing_alone_contracts_at_any_speeds(strategy: Any, seed: int) -> None:
     # At rate 0, with speeds that differ by up to a factor of 10 and messages that take longer than some gradients.
     rng = random.Random(seed)
     compute = Compute(seconds=0.1, jitter=0.5, slowness=[rng.choice([0.3, 1.0, 3.0]) for _ in range(6)])
-    cluster = Cluster(inside=NetworkLink(latency_seconds=rng.choice([1e-5, 0.02, 0.2])), compute=compute)
+    cluster = Cluster(intra_node=NetworkLink(latency_seconds=rng.choice([1e-5, 0.02, 0.2])), compute=compute)
     path = walk(scattered(strategy, lambda learner: learner.index**2 % 7), [0.0] * 400, 6, rate=0.0, cluster=cluster)
     start = [float(number**2 % 7) for number in range(6)]
     ends = [float(training.learner.weights[0]) for training in path.outcome.trainings]
@@ -86,7 +86,7 @@ def test_pairs_go_on_after_a_loss() -> None:
     cluster = Cluster(faults=[Fault(learner=3, at_seconds=0.55)])
     simulated(tiny_job(PairwiseADPSGD()), 4, cluster, record=Record(file, clock="virtual"))
     events = [json.loads(line) for line in file.getvalue().splitlines()]
-    assert ["3 learners do not pair up" in event["form"] for event in events if event["event"] == "form"] == [True]
+    assert ["3 learners do not pair up" in event["note"] for event in events if event["event"] == "fallback"] == [True]
     assert {event["minibatch"] for event in events if event["event"] == "step"} == set(range(60))
 
 

@@ -89,6 +89,6 @@ def test_butterfly_goes_on_after_a_loss() -> None:
     job = tiny_job(Averaging(period=1, topology="butterfly"))
     simulated(job, 4, cluster, record=Record(file, clock="virtual"))
     events = [json.loads(line) for line in file.getvalue().splitlines()]
-    forms = [event["form"] for event in events if event["event"] == "form"]
+    forms = [event["note"] for event in events if event["event"] == "fallback"]
     assert forms == ["butterfly does not fit 3 learners: exponential instead"]
     assert {event["minibatch"] for event in events if event["event"] == "step"} == set(range(60))

@@ -55,7 +55,7 @@ def uneven(seed: int, learners: int) -> Cluster:
         jitter=rng.choice([0.0, 0.0, 0.3, 1.0]),
         slowness=[rng.choice([1.0, 1.0, 1.0, 1.5, 10.0, 0.1]) for _ in range(learners)],
     )
-    return Cluster(inside=NetworkLink(rng.choice([0.0, 1e-5, 0.03, 0.5]), rng.choice([1e10, 1e4])), compute=compute)
+    return Cluster(intra_node=NetworkLink(rng.choice([0.0, 1e-5, 0.03, 0.5]), rng.choice([1e10, 1e4])), compute=compute)
 
 
 # -- one learner, and several -----------------------------------------------------------------------------------------

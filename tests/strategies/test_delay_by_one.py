@@ -34,7 +34,7 @@ def test_is_dpsgd_in_another_order_of_sums(topology: Any, same: Any) -> None:
 
 def test_hides_an_all_reduce_that_takes_as_long_as_the_gradient() -> None:
     cluster = Cluster(
-        inside=NetworkLink(0.0, 1e5), model_bytes=8e3, compute=Compute(seconds=0.12)
+        intra_node=NetworkLink(0.0, 1e5), model_bytes=8e3, compute=Compute(seconds=0.12)
     )  # 0.12 s an all-reduce
     overlapped = simulated(tiny_job(DelayByOne(), minibatches=240), 4, cluster).seconds
     one_by_one = simulated(tiny_job(Synchronous(), minibatches=240), 4, cluster).seconds

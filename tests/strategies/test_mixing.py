@@ -238,7 +238,7 @@ def spreads(strategy: Strategy, learners: int, steps: int) -> list[float]:
 
     fields: dict[str, Any] = vars(strategy)
     task = {"frames_per_epoch": learners * steps, "batch": 1, "features": 30, "hidden": [40]}
-    cluster = Cluster(inside=NetworkLink(1e-6, 1e12))
+    cluster = Cluster(intra_node=NetworkLink(1e-6, 1e12))
     job = tiny_job(Scattered(**fields), minibatches=learners * steps, optimizer=sgd(0.0), task=task)
     simulated(job, learners, cluster)
     stacked = [torch.stack([history[rank][k] for rank in range(learners)]).double() for k in range(steps + 1)]

@@ -138,7 +138,7 @@ class Undelayed(ADPSGD):
     async def step(self, learner: Learner) -> None:
         learner.descend()
         super().overlap(learner)
-        for answer in self.asked:
+        for answer in self.replies:
             learner.weights.add_(await answer)
 
 
@@ -284,15 +284,14 @@ def logged(strategy: ADPSGD, log: list[Event]) -> ADPSGD:
     kind = type(strategy)
 
     class Logged(kind):  # type: ignore[misc, valid-type]  # whichever kind it is
-        asked: Any
+        replies: Any
 
         def overlap(self, learner: Learner) -> None:
             super().overlap(learner)
             log.append(("send", learner.comm.rank))
             neighbours = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps)
-            asked: list[Any] = self.asked
-            pairs = zip(asked, neighbours, strict=True)
-            self.asked = [_Heard(answer, log, ("hear", learner.comm.rank, peer)) for answer, peer in pairs]
+            pairs = zip(self.replies, neighbours, strict=True)
+            self.replies = [_Heard(answer, log, ("hear", learner.comm.rank, peer)) for answer, peer in pairs]
 
         def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
             log.append(("serve", learner.comm.rank, source, source in self.expected))
@@ -335,7 +334,7 @@ def replay(log: list[Event], start: Tensor, size: int, share: float, rate: float
 def test_e12_events_replayed_as_matrices_give_the_weights(strategy: ADPSGD, seed: int) -> None:
     rng, size, log = random.Random(seed), 5, list[Event]()
     compute = Compute(jitter=0.4, slowness=[rng.choice([0.3, 1, 3]) for _ in range(size)])
-    cluster = Cluster(inside=NetworkLink(rng.choice([1e-5, 0.05, 0.3])), compute=compute)
+    cluster = Cluster(intra_node=NetworkLink(rng.choice([1e-5, 0.05, 0.3])), compute=compute)
     job = tiny_job(logged(strategy, log), minibatches=200)
     outcome = simulated(job, size, cluster)
     share = 1 / 3 if strategy.share is None else strategy.share

@@ -29,7 +29,7 @@ def test_a_learner_without_a_minibatch_weighs_nothing() -> None:
 
 
 def test_parts_give_the_same_bits_sooner() -> None:
-    cluster = Cluster(inside=NetworkLink(1e-4, 1e5), compute=Compute(seconds=0.05))
+    cluster = Cluster(intra_node=NetworkLink(1e-4, 1e5), compute=Compute(seconds=0.05))
     whole = simulated(tiny_job(Synchronous()), 4, cluster)
     parts = simulated(tiny_job(Synchronous(bucket_bytes=128)), 4, cluster)
     assert torch.equal(whole.consensus, parts.consensus)

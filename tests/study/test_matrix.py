@@ -126,7 +126,7 @@ seeds = [1]
 [models.wide.task]
 hidden = [16]
 [clusters.slow]
-between = { bandwidth = 1e6 }
+inter_node = { bandwidth = 1e6 }
 """
     path = write_study(tmp_path / "s.toml", more=more)
     cells = {cell.name: cell for cell in expand(Study.read(path)).cells}
@@ -136,7 +136,7 @@ between = { bandwidth = 1e6 }
     }  # fmt: skip
     wide = cells["averaging-2-wide-slow-seed-1"].settings
     assert wide["task"]["hidden"] == [16]
-    assert wide["cluster"]["between"]["bandwidth"] == 1e6
+    assert wide["cluster"]["inter_node"]["bandwidth"] == 1e6
     assert wide["task"]["model_seed"] == wide["seed"] == 1
 
 

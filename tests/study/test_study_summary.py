@@ -139,7 +139,7 @@ def test_the_time_of_evaluations_is_left_out(tmp_path: Path) -> None:
     lines = []
     for k, error in enumerate((0.5, 0.1)):  # two steps of 1 s, each followed by 3 s of evaluation
         for learner in (0, 1):
-            now = {"who": f"learner {learner}", "clock": "wall"}
+            now = {"member": f"learner {learner}", "clock": "wall"}
             met = {"event": "evaluate", **now, "time": 4.0 * k + 1.0, "seconds": 3.0}
             step = {"event": "step", **now, "time": 4.0 * k + 1.0, "minibatch": 2 * k + learner, "frames": 100}
             seen = {"event": "evaluate", **now, "time": 4.0 * k + 3.5, "minibatch": 2 * k + 2, "error": error}

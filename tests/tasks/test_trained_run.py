@@ -31,7 +31,7 @@ def test_a_run_decodes_elsewhere(kind: str, toned: str, tmp_path: Path) -> None:
         task,
         optimizer={"name": "Adam", "lr": 0.01},
         budget=BudgetSettings(epochs=epochs),
-        keep=KeepSettings(model="average", last=2),
+        keep=KeepSettings(model="average", num_models=2),
         learners=2,
     )
     folder = RunFolder(tmp_path / "run")

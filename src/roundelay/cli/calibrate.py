@@ -20,7 +20,16 @@ Examples:
   roundelay calibrate runs/two --out here.toml
   roundelay plan here.toml --learners 128
 """
-DEFAULTS = {"stops", "cuts", "slow_links", "faults", "stragglers", "patience_seconds", "detection_seconds", "between"}
+DEFAULTS = {
+    "stops",
+    "partitions",
+    "slow_links",
+    "faults",
+    "stragglers",
+    "heartbeat_timeout",
+    "detection_seconds",
+    "inter_node",
+}
 
 
 @click.command(epilog=EPILOG)

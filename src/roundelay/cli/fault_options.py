@@ -13,25 +13,25 @@ from roundelay.experiment.settings import Experiment
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.fault_plan import FaultPlan, parse
 
-__all__ = ["PATIENCE_SECONDS", "chaos_of", "fault_options", "parse_slow", "refuse_chaos", "slowed"]
+__all__ = ["HEARTBEAT_TIMEOUT", "fault_options", "parse_slow", "plan_of", "refuse_faults", "slowed"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 REJOINS = 3
-PATIENCE_SECONDS = 30.0
+HEARTBEAT_TIMEOUT = 30.0
 
 
 def fault_options(function: F) -> F:
     """Add the options."""
     for option in (
         click.option(
-            "--chaos", metavar="EVENTS", help='Disturb the run: "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5".'
+            "--faults", metavar="EVENTS", help='Disturb the run: "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5".'
         ),
         click.option(
             "--rejoins", type=click.IntRange(0), default=REJOINS, show_default=True, metavar="N",
             help="Start a killed learner again, N times at most, to join the others.",
         ),
         click.option(
-            "--patience", type=click.FloatRange(0.05), metavar="SECONDS",
+            "--heartbeat-timeout", type=click.FloatRange(0.05), metavar="SECONDS",
             help="How long a learner may be silent before the others go on without it; 30 by default.",
         ),
     ):  # fmt: skip
@@ -39,12 +39,12 @@ def fault_options(function: F) -> F:
     return function
 
 
-def chaos_of(options: dict[str, Any], experiment: Experiment) -> FaultPlan:
+def plan_of(options: dict[str, Any], experiment: Experiment) -> FaultPlan:
     """Read the options; those of a command that does not have them are as by default."""
     servers = experiment.strategy.servers
-    text = options.get("chaos")
+    text = options.get("faults")
     events = parse(text, experiment.learners, servers) if text else []
-    return FaultPlan(events, servers, options.get("rejoins", REJOINS), options.get("patience"))
+    return FaultPlan(events, servers, options.get("rejoins", REJOINS), options.get("heartbeat_timeout"))
 
 
 def parse_slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
@@ -63,10 +63,10 @@ def parse_slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
     return slow
 
 
-def slowed(cluster: Cluster, chaos: FaultPlan | None = None) -> dict[str, float]:
+def slowed(cluster: Cluster, faults: FaultPlan | None = None) -> dict[str, float]:
     """Return how many times slower each learner that is slowed on purpose is, at worst, as ``run.json`` has it."""
     by_learner: dict[int, list[tuple[float, float, float]]] = {}
-    for each in (chaos or FaultPlan()).apply(cluster).stragglers:
+    for each in (faults or FaultPlan()).apply(cluster).stragglers:
         if each.learner >= 0:  # a server counts backwards
             by_learner.setdefault(each.learner, []).append((each.begin_seconds, each.end_seconds, each.factor))
     return {
@@ -75,7 +75,7 @@ def slowed(cluster: Cluster, chaos: FaultPlan | None = None) -> dict[str, float]
     }
 
 
-def refuse_chaos(options: dict[str, Any], where: str) -> None:
+def refuse_faults(options: dict[str, Any], where: str) -> None:
     """Complain where there is nobody to do it."""
-    if options.get("chaos"):
-        raise SettingsError(f"--chaos: learners that {where} has started are not ours to disturb; use its own means")
+    if options.get("faults"):
+        raise SettingsError(f"--faults: learners that {where} has started are not ours to disturb; use its own means")

@@ -121,8 +121,8 @@ def show(
             console.print(line, soft_wrap=True)
         console.print()
         console.print(_table(plan, hours))
-        for name, why in plan.skipped.items():
-            console.print(f"{name}: not planned, {why}", soft_wrap=True)
+        for name, reason in plan.skipped.items():
+            console.print(f"{name}: not planned, {reason}", soft_wrap=True)
     if target is not None:
         console.print(f"\nTarget: {target['score']} at most {target['value']:g}, frames as recorded", soft_wrap=True)
         for line in _recorded(needed or {}, plans[-1].learners):

@@ -26,7 +26,7 @@ Examples:
   roundelay train experiments/an4-dnn.toml --data data/an4 --out runs/an4-dnn
   roundelay train experiments/tiny.toml --out runs/two --learners 2 --strategy averaging
   roundelay train experiments/tiny.toml --out runs/sim --on simulator --learners 16 --slow 3=10
-  roundelay train experiments/tiny.toml --out runs/chaos --learners 4 --chaos "kill 1 at 1s; stop 2 for 1s at 2s"
+  roundelay train experiments/tiny.toml --out runs/faults --learners 4 --faults "kill 1 at 1s; stop 2 for 1s at 2s"
   roundelay train experiments/tiny.toml --out runs/set --set optimizer.lr=0.1 --set budget.minibatches=200
   mpiexec -n 4 roundelay train experiments/tiny.toml --out runs/mpi --on mpi
 """

@@ -64,7 +64,10 @@ class Display:
         if training.learner.index or training.learner.is_server:
             return
         stretch = training.stretches[training.stretch]
-        parts = [f"epoch {stretch.end / training.budget.per_epoch:g}", f"minibatch {stretch.end}/{self.total}"]
+        parts = [
+            f"epoch {stretch.end / training.budget.minibatches_per_epoch:g}",
+            f"minibatch {stretch.end}/{self.total}",
+        ]
         parts += figures(training.scores)
         if training.runtime.clock == "virtual":
             parts.append(f"{training.runtime.now():.3f} s virtual")

@@ -120,8 +120,8 @@ def summary(follower: Follower) -> dict[str, Any]:
         "frames_per_second": follower.speed,
         "scores": {name: last[name] for name in ("loss", "error", "distance") if name in last},
         "learners": {
-            who: {"steps": each.steps, "frames": each.frames, "seconds": each.spent}
-            for who, each in sorted(follower.learners.items())
+            member: {"steps": each.steps, "frames": each.frames, "seconds": each.spent}
+            for member, each in sorted(follower.learners.items())
         },
         "unreadable": follower.unreadable,
     }
@@ -165,8 +165,8 @@ def _evaluation(event: dict[str, Any]) -> str:
 
 
 def _happening(event: dict[str, Any]) -> str:
-    why = event.get("why") or event.get("what") or ""
-    return f"{event['time']:.3f} s  {event['event']}  {event['who']}  {why}"
+    reason = event.get("reason") or event.get("kind") or ""
+    return f"{event['time']:.3f} s  {event['event']}  {event['member']}  {reason}"
 
 
 def _bars(follower: Follower, width: int) -> Table:
@@ -176,9 +176,9 @@ def _bars(follower: Follower, width: int) -> Table:
     everyone = sorted(follower.learners.items(), key=lambda pair: _order(pair[0]))
     most = max((each.steps for _, each in everyone), default=1) or 1
     room = max(10, (width - 36) // 2)
-    for who, each in everyone[:MOST_LEARNERS]:
+    for member, each in everyone[:MOST_LEARNERS]:
         steps = bar(each.steps / most, room // 2)
-        table.add_row(who, f"{each.steps} steps", steps, _shares(each.spent, room))
+        table.add_row(member, f"{each.steps} steps", steps, _shares(each.spent, room))
     if len(everyone) > MOST_LEARNERS:
         rest = [each.steps for _, each in everyone[MOST_LEARNERS:]]
         table.add_row(f"{len(rest)} more", f"{min(rest)} to {max(rest)}", "", "")
@@ -205,8 +205,8 @@ def _legend() -> Text:
     return text
 
 
-def _order(who: str) -> tuple[str, int]:
-    name, _, number = who.partition(" ")
+def _order(member: str) -> tuple[str, int]:
+    name, _, number = member.partition(" ")
     return name, int(number) if number.isdecimal() else 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from torch import Tensor
 
-from roundelay.cli.fault_options import PATIENCE_SECONDS, chaos_of, parse_slow, refuse_chaos, slowed
+from roundelay.cli.fault_options import HEARTBEAT_TIMEOUT, parse_slow, plan_of, refuse_faults, slowed
 from roundelay.errors import SettingsError
 from roundelay.experiment.pretraining.stage_runner import on_one_host, pretrain, pretrain_as_rank, pretrain_on_simulator
 from roundelay.experiment.settings import Experiment
@@ -61,11 +61,11 @@ def on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) -> 
     from roundelay.cli.training_display import Display
     from roundelay.experiment.execution import train_simulated
 
-    chaos, shuffle = chaos_of(options, experiment), options["shuffle_ties"]
-    folder, total = _start(experiment, out, slowed(experiment.cluster, chaos), options)
+    faults, shuffle = plan_of(options, experiment), options["shuffle_ties"]
+    folder, total = _start(experiment, out, slowed(experiment.cluster, faults), options)
     pretrain_on_simulator(experiment, out, as_json=options["as_json"])
     with Display(total) as display:
-        return train_simulated(experiment, folder, shuffle=shuffle, watch=display.watch, chaos=chaos)
+        return train_simulated(experiment, folder, shuffle=shuffle, watch=display.watch, faults=faults)
 
 
 def learner(runtime: Runtime, settings: dict[str, Any], start: dict[str, Tensor] | None = None) -> dict[str, Any]:
@@ -98,14 +98,14 @@ def on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> 
     slow = parse_slow(options["slow"], experiment.learners)
     settings = Options(
         slow={servers + learner: factor for learner, factor in slow.items()},
-        spans=experiment.record.spans,
+        max_spans=experiment.record.max_spans,
         threads=experiment.threads,
-        patience_seconds=options.get("patience") or PATIENCE_SECONDS,
+        heartbeat_timeout=options.get("heartbeat_timeout") or HEARTBEAT_TIMEOUT,
     )
-    chaos, world = chaos_of(options, experiment), environment.find()
-    told = slowed(_slow_cluster(slow), chaos)
+    faults, world = plan_of(options, experiment), environment.find()
+    told = slowed(_slow_cluster(slow), faults)
     if world is not None:
-        refuse_chaos(options, "torchrun or Slurm")
+        refuse_faults(options, "torchrun or Slurm")
         resume = options["resume"] or (world.restarted and RunFolder(out).settings.exists())
         return _in_world(experiment, out, settings, world, told, options | {"resume": resume})
     hosts = None
@@ -126,8 +126,8 @@ def on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> 
     pretrain(experiment, out, launch_stage, as_json=options["as_json"])
 
     def attempt(lower: float) -> list[Any]:
-        given = _job(experiment, out, total) | {"lower": lower}
-        return launch.run(ENTRY, given, size=size, folder=folder.path, options=settings, hosts=hosts, chaos=chaos)
+        given = _job(experiment, out, total) | {"lr_factor": lower}
+        return launch.run(ENTRY, given, size=size, folder=folder.path, options=settings, hosts=hosts, faults=faults)
 
     try:
         results = persist(attempt, out, experiment.guard, restarts=options["restarts"])
@@ -180,9 +180,9 @@ def on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[s
     from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
     from roundelay.runtimes.mpi import mpi_runtime as mpi
 
-    servers, spans = experiment.strategy.servers, experiment.record.spans
+    servers, spans = experiment.strategy.servers, experiment.record.max_spans
     slow = parse_slow(options["slow"], experiment.learners)
-    refuse_chaos(options, "MPI")
+    refuse_faults(options, "MPI")
     if mpi.under_mpi():
         return _as_rank(experiment, out, slow, options)
     folder, total = _start(experiment, out, slowed(_slow_cluster(slow)), options)
@@ -194,7 +194,7 @@ def on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[s
     pretrain(experiment, out, launch_stage, as_json=options["as_json"])
 
     def attempt(lower: float) -> list[Any]:
-        given = _job(experiment, out, total) | {"lower": lower}
+        given = _job(experiment, out, total) | {"lr_factor": lower}
         return mpi_launch.run(ENTRY, given, size=size, folder=folder.path, threads=threads, spans=spans, slow=slow)
 
     results = persist(attempt, out, experiment.guard, restarts=options["restarts"])
@@ -213,7 +213,7 @@ def _as_rank(
     from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
 
     experiment = _fit_world(experiment, MPI.COMM_WORLD.size)
-    total, spans, first = experiment.job().budget.total, experiment.record.spans, experiment.strategy.servers
+    total, spans, first = experiment.job().budget.total, experiment.record.max_spans, experiment.strategy.servers
 
     def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
         return [mpi_launch.run_here(entry, given, folder=place, spans=spans, slow=slow)]

@@ -43,7 +43,7 @@ def describe(experiment: Experiment, job: Job, on: str) -> dict[str, Any]:
         "batch": batch,
         "global_batch": batch * experiment.learners,
         "minibatches": job.budget.total,
-        "epochs": round(job.budget.total / job.budget.per_epoch, 3),
+        "epochs": round(job.budget.total / job.budget.minibatches_per_epoch, 3),
         "seed": experiment.seed,
     }
 
@@ -54,7 +54,7 @@ def train_simulated(
     *,
     shuffle: int | None = None,
     watch: Watch | None = None,
-    chaos: FaultPlan | None = None,
+    faults: FaultPlan | None = None,
 ) -> dict[str, Any]:
     """Train on the simulated cluster of the experiment; return the scores, the virtual seconds and the totals.
 
@@ -63,7 +63,7 @@ def train_simulated(
     torch.set_num_threads(experiment.threads)
     run = folder.path if folder is not None else None
     return persist(
-        lambda lower: _simulate(experiment, folder, shuffle, watch, lower, chaos or FaultPlan()), run, experiment.guard
+        lambda lower: _simulate(experiment, folder, shuffle, watch, lower, faults or FaultPlan()), run, experiment.guard
     )
 
 
@@ -73,14 +73,14 @@ def _simulate(
     shuffle: int | None,
     watch: Watch | None,
     lower: float,
-    chaos: FaultPlan,
+    faults: FaultPlan,
 ) -> dict[str, Any]:
     job, kept = experiment.job(), ModelSelector(experiment.keep)
-    job.lower = lower
+    job.lr_factor = lower
     job.saver = Saver(folder.path, experiment.checkpoint) if folder is not None else None
     if experiment.pretrain is not None:
         job.start = start_simulated(experiment, folder.path if folder is not None else None)
-    record = Record(folder.record if folder is not None else None, clock="virtual", spans=experiment.record.spans)
+    record = Record(folder.record if folder is not None else None, clock="virtual", spans=experiment.record.max_spans)
 
     def make(runtime: Runtime) -> Training:
         training = job.training(runtime)
@@ -92,7 +92,7 @@ def _simulate(
     try:
         outcome = simulate(
             make,
-            chaos.apply(experiment.cluster),
+            faults.apply(experiment.cluster),
             learners=experiment.learners,
             servers=job.strategy.servers,
             seed=experiment.seed,
@@ -103,7 +103,7 @@ def _simulate(
         record.abandon()
         if job.saver is not None:
             job.saver.close()
-    chaos.check(outcome.fired, outcome.seconds)
+    faults.check(outcome.fired, outcome.seconds)
     first = next(training for training in outcome.finished if not training.learner.is_server)
     result = {"scores": first.scores, "seconds": outcome.seconds, "clock": "virtual"}
     consensus = kept.choose(first, outcome.consensus, result)
@@ -126,7 +126,7 @@ def train_learner(
     job = experiment.job()
     folder = Path(settings["folder"]) if settings.get("folder") else None
     job.start = start if start is not None else pretrained(experiment, folder)
-    job.lower = settings.get("lower", 1.0)
+    job.lr_factor = settings.get("lr_factor", 1.0)
     job.saver = Saver(Path(settings["folder"]), experiment.checkpoint) if settings.get("folder") else None
     training = job.training(runtime, order)
     training.fingerprint = fingerprint(settings["experiment"])
@@ -160,7 +160,7 @@ def replay_run(folder: RunFolder, out: RunFolder | None) -> dict[str, Any]:
     torch.set_num_threads(experiment.threads)
     job, kept = experiment.job(), ModelSelector(experiment.keep)
     job.start = pretrained(experiment, folder.path)
-    record = Record(out.record if out is not None else None, clock="virtual", spans=experiment.record.spans)
+    record = Record(out.record if out is not None else None, clock="virtual", spans=experiment.record.max_spans)
 
     def make(runtime: Runtime, order: Order | None = None) -> Training:
         training = job.training(runtime, order)

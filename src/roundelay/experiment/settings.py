@@ -63,7 +63,7 @@ class BatchSettings:
 class RecordSettings:
     """What is written down."""
 
-    spans: int = 2000
+    max_spans: int = 2000
     """So many spans of time of each learner are kept; totals count all."""
     order: bool = False
     """Write down the order in which things happened to each learner, for ``roundelay replay``."""
@@ -194,13 +194,13 @@ class Experiment:
         keep = self.keep
         if keep.patience is None:
             return self.schedule
-        return EarlyStopping(self.schedule or Constant(), keep.patience, by=keep.by, least=keep.least)
+        return EarlyStopping(self.schedule or Constant(), keep.patience, by=keep.metric, least=keep.min_improvement)
 
     def job(self) -> Job:
         """Make what a learner trains by."""
         task = self.make_task()
-        if task.score_names and self.keep.by not in (known := (*task.score_names, "distance")):
-            raise SettingsError(f"keep.by: unknown score {suggest(self.keep.by, known)}")
+        if task.score_names and self.keep.metric not in (known := (*task.score_names, "distance")):
+            raise SettingsError(f"keep.metric: unknown score {suggest(self.keep.metric, known)}")
         optimizer, schedule = self.optimizer_of(task), self.make_schedule()
         optimizer(task.make_module())  # complains now rather than on every learner
         return Job(

@@ -25,7 +25,7 @@ class EarlyStopping(ScheduleBase):
     def on_evaluation(self, scores: Scores) -> bool:
         """Count the evaluations since the best one; stop when patience ends, or when the schedule says so."""
         if self.by not in scores:
-            raise SettingsError(f"keep.by: no score {self.by!r}; there are {', '.join(sorted(scores))}")
+            raise SettingsError(f"keep.metric: no score {self.by!r}; there are {', '.join(sorted(scores))}")
         score = scores[self.by]
         improved = math.isinf(self._best) or score < self._best - self.least * abs(self._best)
         self._best, self._since = (score, 0) if improved else (self._best, self._since + 1)

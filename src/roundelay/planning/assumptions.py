@@ -117,20 +117,22 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption("slowest learner", _slowness, lambda v: f"{v:.3g} x", _slower),
     Assumption("model size", lambda c: c.model_bytes or DEFAULT_MODEL_BYTES, say_bytes, _model),
     Assumption(
-        "bandwidth between nodes", lambda c: c.between.bandwidth if _several(c) else None, _rate,
-        lambda c, f: _link(c, "between", "bandwidth", f), less_is_better=False,
+        "bandwidth between nodes", lambda c: c.inter_node.bandwidth if _several(c) else None, _rate,
+        lambda c, f: _link(c, "inter_node", "bandwidth", f), less_is_better=False,
     ),
     Assumption(
-        "latency between nodes", lambda c: _positive(c.between.latency_seconds) if _several(c) else None, say_seconds,
-        lambda c, f: _link(c, "between", "latency_seconds", f),
+        "latency between nodes",
+        lambda c: _positive(c.inter_node.latency_seconds) if _several(c) else None, say_seconds,
+        lambda c, f: _link(c, "inter_node", "latency_seconds", f),
     ),
     Assumption(
-        "bandwidth inside a node", lambda c: c.inside.bandwidth if _crowded(c) else None, _rate,
-        lambda c, f: _link(c, "inside", "bandwidth", f), less_is_better=False,
+        "bandwidth inside a node", lambda c: c.intra_node.bandwidth if _crowded(c) else None, _rate,
+        lambda c, f: _link(c, "intra_node", "bandwidth", f), less_is_better=False,
     ),
     Assumption(
-        "latency inside a node", lambda c: _positive(c.inside.latency_seconds) if _crowded(c) else None, say_seconds,
-        lambda c, f: _link(c, "inside", "latency_seconds", f),
+        "latency inside a node",
+        lambda c: _positive(c.intra_node.latency_seconds) if _crowded(c) else None, say_seconds,
+        lambda c, f: _link(c, "intra_node", "latency_seconds", f),
     ),
     Assumption("time of a verb", lambda c: _positive(c.verb_seconds), say_seconds, _scaled("verb_seconds")),
     Assumption(

@@ -21,7 +21,7 @@ def bottlenecks(
     """
     seconds = end.time - begin.time
     busy = _computing(spent, seconds)
-    for kind, own in (("between", "the links between nodes"), ("inside", "the links inside a node")):
+    for kind, own in (("inter_node", "the links between nodes"), ("intra_node", "the links inside a node")):
         links = [
             (now[0] - before[0], now[1] - before[1])
             for now, before in zip(end.links[kind], begin.links[kind], strict=True)
@@ -31,7 +31,7 @@ def bottlenecks(
             used, latent = max(some, default=(0.0, 0.0))
             name = "latency of the all-reduce" if latent > used / 2 else name
             busy[name] = max(busy.get(name, 0.0), used / seconds)
-    serving = [totals.get("serve", 0.0) for who, totals in spent.items() if who.startswith("server")]
+    serving = [totals.get("serve", 0.0) for member, totals in spent.items() if member.startswith("server")]
     if serving:
         busy["the server's own work"] = max(serving) / seconds
     waiting = statistics.mean(_share(spent, "wait", seconds))
@@ -41,12 +41,14 @@ def bottlenecks(
 
 
 def _share(spent: Spent, kind: str, seconds: float) -> list[float]:
-    return [totals.get(kind, 0.0) / seconds for who, totals in spent.items() if who.startswith("learner")]
+    return [totals.get(kind, 0.0) / seconds for member, totals in spent.items() if member.startswith("learner")]
 
 
 def _computing(spent: Spent, seconds: float) -> dict[str, float]:
     """Return how busy learners are with gradients, and the slowest of them, if there is one."""
-    learners = [totals for who, totals in spent.items() if who.startswith("learner") and totals.get("compute count")]
+    learners = [
+        totals for member, totals in spent.items() if member.startswith("learner") and totals.get("compute count")
+    ]
     each = sorted((totals["compute"] / totals["compute count"], totals["compute"] / seconds) for totals in learners)
     if not each:
         return {"computing": 0.0}
@@ -63,6 +65,6 @@ def _of_servers(
     """Part the links of servers from those of learners: servers come first inside, and last among several nodes."""
     if not servers:
         return [], links
-    if kind == "inside":
+    if kind == "intra_node":
         return links[:servers], links[servers:]
     return (links[-servers:], links[:-servers]) if len(links) > 1 else ([], links)

@@ -63,15 +63,17 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
     for nobody: what it still waits is the network's, and what it communicates is its own copying.
     """
     spans = read_spans(run / "record.jsonl")
-    learners = {who: each for who, each in spans.items() if who.startswith("learner") and len(each.times) > WARM}
+    learners = {
+        member: each for member, each in spans.items() if member.startswith("learner") and len(each.times) > WARM
+    }
     steps = sum(len(each.times) for each in learners.values())
     if not learners or min(len(each.times) for each in learners.values()) < FEWEST_STEPS:
         raise DataError(f"{run}: its record has {steps} steps; {FEWEST_STEPS} of every learner are needed, 50 are good")
     about, nbytes = read_object(run / "run.json"), model_bytes or _model_bytes(run)
-    own = {who: [_own(seconds, parts) for seconds, _, parts in each.steady()] for who, each in learners.items()}
+    own = {member: [_own(seconds, parts) for seconds, _, parts in each.steady()] for member, each in learners.items()}
     every = [seconds for each in own.values() for seconds in each]
     typical, frames = statistics.median(every), round(statistics.median(_all_frames(learners)))
-    slowness = [round(statistics.median(own[who]) / typical, 3) for who in sorted(own, key=_number)]
+    slowness = [round(statistics.median(own[member]) / typical, 3) for member in sorted(own, key=_number)]
     copying, moving = _verb_seconds(run, learners)
     fixed = max(0.0, copying - nbytes / SLOW_COPY)
     where = f"{about.get('on', 'processes')}: {TRANSPORTS.get(str(about.get('on')), 'a simulated network')}"
@@ -80,7 +82,7 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
         source=f"roundelay calibrate: {len(learners)} learners on {where}, {steps} steps",
         model_bytes=nbytes,
         frames=max(1, frames),
-        inside=_link(nbytes, moving, len(learners)),
+        intra_node=_link(nbytes, moving, len(learners)),
         compute=_compute(typical, own, _uneven(slowness), trace),
         verb_seconds=fixed,
         copy_bandwidth=nbytes / (copying - fixed) if copying > fixed else math.inf,
@@ -113,15 +115,15 @@ def read_spans(record: Path) -> dict[str, Spans]:
         for line in file:
             try:
                 event = json.loads(line)
-                who, kind = str(event["who"]), str(event["event"])
+                member, kind = str(event["member"]), str(event["event"])
             except (ValueError, KeyError, TypeError):
                 continue
-            spans, parts = found.setdefault(who, Spans()), now.setdefault(who, {})
+            spans, parts = found.setdefault(member, Spans()), now.setdefault(member, {})
             if kind == "step":
                 spans.times.append(float(event["time"]))
                 spans.frames.append(int(event.get("frames", 0)))
                 spans.parts.append(parts)
-                now[who] = {}
+                now[member] = {}
             elif "seconds" in event:
                 parts[kind] = parts.get(kind, 0.0) + float(event["seconds"])
                 parts[f"{kind} count"] = parts.get(f"{kind} count", 0.0) + 1
@@ -142,8 +144,8 @@ def _compute(typical: float, own: dict[str, list[float]], slowness: list[float],
     """Describe the durations, by a distribution or as they were; unequal learners by a factor each."""
     if not trace:
         return Compute(seconds=typical, jitter=_jitter(list(own.values())), slowness=slowness)
-    factors = {who: statistics.median(each) / typical if slowness else 1.0 for who, each in own.items()}
-    alike = [float(f"{seconds / factors[who]:.4g}") for who, each in own.items() for seconds in each]
+    factors = {member: statistics.median(each) / typical if slowness else 1.0 for member, each in own.items()}
+    alike = [float(f"{seconds / factors[member]:.4g}") for member, each in own.items() for seconds in each]
     return Compute(seconds=typical, slowness=slowness, trace=alike[:trace])
 
 
@@ -204,8 +206,8 @@ def _serving(spans: dict[str, Spans], nbytes: float) -> float:
     return nbytes / max(statistics.median(seconds / count for seconds, count in served), 1e-9)
 
 
-def _number(who: str) -> int:
-    return int(who.rpartition(" ")[2])
+def _number(member: str) -> int:
+    return int(member.rpartition(" ")[2])
 
 
 def _model_bytes(run: Path) -> float:
@@ -234,5 +236,5 @@ def _notes(about: dict[str, Any], slowness: list[float], verb: float, learners: 
     if max(slowness) / min(slowness) > 1.1:
         notes.append(f"learners differ: {min(slowness):.2f} to {max(slowness):.2f} times the median gradient")
     notes.append("one size of message cannot tell latency from bandwidth: up to 1 MB it is latency, above bandwidth")
-    notes.append("all learners are described as one node; for several hosts set nodes and [between]")
+    notes.append("all learners are described as one node; for several hosts set nodes and [inter_node]")
     return notes

@@ -112,19 +112,19 @@ class TotalsRecord(Record):
         self.links: Callable[[], dict[str, list[tuple[float, float]]]] = dict
         self._marks = frozenset(marks)
 
-    def write(self, event: str, who: str, time: float, **what: Any) -> None:
+    def write(self, event: str, member: str, time: float, **what: Any) -> None:
         """Count the step."""
         if event == "step":
             self.steps.append(time)
-            self.whose.append(who)
+            self.whose.append(member)
             if len(self.steps) in self._marks:
-                totals = {who: dict(totals) for who, totals in self.totals.items()}
+                totals = {member: dict(totals) for member, totals in self.totals.items()}
                 self.snapshots.append(TallyMark(time, totals, self.links()))
 
-    def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
+    def span(self, kind: Kind, member: str, begin: float, end: float, **what: Any) -> None:
         """Add to the total, and count."""
         if end > begin:
-            totals = self.totals[who]
+            totals = self.totals[member]
             totals[kind] += end - begin
             totals[f"{kind} count"] += 1
 

@@ -74,7 +74,7 @@ def time_strategy(strategy: Strategy, cluster: Cluster, learners: int, *, seed: 
     to 20, the fewer the more learners there are.  As many come before it, and, where learners go at their own pace, as
     many after it.  Faults of the cluster are left out: a plan is for learners that live.
     """
-    cluster = dataclasses.replace(cluster, faults=[], stops=[], cuts=[])
+    cluster = dataclasses.replace(cluster, faults=[], stops=[], partitions=[])
     strategy = fitted(strategy, cluster, learners)
     strategy.check(learners)
     period = period_of(strategy, cluster.frames)
@@ -90,8 +90,8 @@ def time_strategy(strategy: Strategy, cluster: Cluster, learners: int, *, seed: 
 def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, tally: TotalsRecord) -> Timing:
     begin, end = tally.snapshots
     seconds = end.time - begin.time
-    spent = {who: _difference(totals, begin.totals.get(who, {})) for who, totals in end.totals.items()}
-    by_learner = [each for who, each in spent.items() if who.startswith("learner")]
+    spent = {member: _difference(totals, begin.totals.get(member, {})) for member, totals in end.totals.items()}
+    by_learner = [each for member, each in spent.items() if member.startswith("learner")]
     shares: dict[str, float] = {
         kind: sum(each.get(kind, 0.0) for each in by_learner) / (seconds * learners) for kind in KINDS[:4]
     }

@@ -17,7 +17,7 @@ __all__ = ["events", "holm", "origin", "significance"]
 
 
 def events(board: ReportData) -> Iterator[Table]:
-    """Make the table of learners lost and joined, of chaos and the like, one for each clock."""
+    """Make the table of learners lost and joined, of faults and the like, one for each clock."""
     for clock in board.clocks:
         lines = []
         for name, cell in board.cells.items():
@@ -25,15 +25,15 @@ def events(board: ReportData) -> Iterator[Table]:
             if details is None or cell["clock"] != clock:
                 continue
             for event in details.events:
-                if event["event"] == "form":
+                if event["event"] == "fallback":
                     continue
-                more = {k: v for k, v in event.items() if k not in ("event", "who", "clock", "time")}
+                more = {k: v for k, v in event.items() if k not in ("event", "member", "clock", "time")}
                 said = "; ".join(f"{k}: {v if isinstance(v, str) else json.dumps(v)}" for k, v in more.items())
                 items = [Item(name), Item(words.duration(event["time"]), event["time"]), Item(str(event["event"])),
-                         Item(str(event.get("who", ""))), Item(said)]  # fmt: skip
+                         Item(str(event.get("member", ""))), Item(said)]  # fmt: skip
                 lines.append(Line(items, cell["strategy"], cell["learners"]))
         if lines:
-            columns = ["run", f"time, {clock}", "event", "who", "what"]
+            columns = ["run", f"time, {clock}", "event", "member", "what"]
             caption = "Learners killed, lost and joined, and what else was done to a run."
             yield Table(f"events-{clock}", f"Events in {clock} time", caption, columns, lines, frozenset({1}))
 

@@ -153,8 +153,8 @@ def _several(rows: Sequence[StrategyRow]) -> tuple[str, list[str]]:
         if len(own) > 1:
             fast = max(own, key=lambda row: row["frames_per_second"]["median"] or 0.0)
             rate = number(fast["frames_per_second"]["median"], 3)
-            who = f"{fast['strategy']} with {learners(fast['learners'])}"
-            sentences.append(f"By {clock} time, {who} went fastest: {rate} frames a second.")
+            member = f"{fast['strategy']} with {learners(fast['learners'])}"
+            sentences.append(f"By {clock} time, {member} went fastest: {rate} frames a second.")
     if all(len(row["cells"]) == 1 for row in rows):
         sentences.append("There is one run of each, so chance may have had its part in every difference.")
     return headline, sentences

@@ -52,14 +52,14 @@ def shares(board: ReportData) -> Iterator[Figure]:
 
 
 def _learner_bars(cell: CellResult, details: Details) -> Iterator[Bar]:
-    for who, kinds in list(details.spent.items())[:MOST_LEARNERS]:
+    for member, kinds in list(details.spent.items())[:MOST_LEARNERS]:
         whole = sum(seconds for kind, seconds in kinds.items() if kind not in ("serve", "evaluate"))
         if whole <= 0:
             whole = kinds.get("serve", 0.0)
         parts: dict[str, float] = {kind: significant(100 * kinds[kind] / whole, 4) for kind in KINDS
                  if kind != "evaluate" and whole and kinds.get(kind)}  # fmt: skip
         if parts:
-            yield Bar(Style(cell["strategy"], cell["learners"]), who, parts, cell["name"])
+            yield Bar(Style(cell["strategy"], cell["learners"]), member, parts, cell["name"])
 
 
 def shown_runs(board: ReportData) -> list[tuple[CellResult, Details]]:
@@ -76,7 +76,7 @@ def timelines(board: ReportData) -> list[dict[str, Any]]:
 
 
 def _timeline(cell: CellResult, details: Details, most: int) -> dict[str, Any]:
-    moments = [float(event["time"]) for event in details.events if event.get("event") in ("killed", "lost", "chaos")]
+    moments = [float(event["time"]) for event in details.events if event.get("event") in ("lost", "fault")]
     window = cut(dict(list(details.spans.items())[:MOST_LEARNERS]), most, moments)
     tick = (window.end - window.begin) / TICKS or 1.0
     return {
@@ -89,11 +89,13 @@ def _timeline(cell: CellResult, details: Details, most: int) -> dict[str, Any]:
         "whole": max(window.whole, details.seconds),
         "tick": tick,
         "kinds": list(KINDS),
-        "rows": [{"who": who, "spans": _pack(spans, window.begin, tick)} for who, spans in window.spans.items()],
+        "rows": [
+            {"member": member, "spans": _pack(spans, window.begin, tick)} for member, spans in window.spans.items()
+        ],
         "events": [
-            {"time": event["time"], "what": event["event"], "who": str(event.get("who", ""))}
+            {"time": event["time"], "what": event["event"], "member": str(event.get("member", ""))}
             for event in details.events
-            if event.get("event") != "form"
+            if event.get("event") != "fallback"
         ],
     }
 

@@ -36,13 +36,13 @@ def write_trace(record: Path, trace: Path) -> None:
     for line in read_record(record):
         if line["event"] not in KINDS or "seconds" not in line:
             continue
-        row = rows.setdefault(line["who"], len(rows))
-        more = {k: v for k, v in line.items() if k not in ("event", "who", "time", "seconds")}
+        row = rows.setdefault(line["member"], len(rows))
+        more = {k: v for k, v in line.items() if k not in ("event", "member", "time", "seconds")}
         # Serving has a row of its own: it goes on while the same learner computes.
         thread = 1 if line["event"] == "serve" else 0
         events.append(
             {"name": line["event"], "ph": "X", "pid": row, "tid": thread, "ts": line["time"] * 1e6,
              "dur": line["seconds"] * 1e6, "args": more}
         )  # fmt: skip
-    names = [{"name": "process_name", "ph": "M", "pid": row, "args": {"name": who}} for who, row in rows.items()]
+    names = [{"name": "process_name", "ph": "M", "pid": row, "args": {"name": member}} for member, row in rows.items()]
     write_atomically(trace, json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}).encode())

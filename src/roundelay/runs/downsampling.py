@@ -80,10 +80,10 @@ def cut(spans: Mapping[str, Sequence[Span]], most: int, around: Iterable[float] 
     everyone = [span for own in spans.values() for span in own]
     whole = max((span.begin + span.seconds for span in everyone), default=0.0)
     if len(everyone) <= most:
-        return Window(0.0, whole, whole, {who: list(own) for who, own in spans.items()})
+        return Window(0.0, whole, whole, {member: list(own) for member, own in spans.items()})
     middle = min((moment for moment in around if moment <= whole), default=0.0)
     ordered = sorted(everyone, key=lambda span: abs(span.begin - middle))[:most]
     begin = min(span.begin for span in ordered)
     end = max(span.begin for span in ordered)
-    inside = {who: [span for span in own if begin <= span.begin <= end] for who, own in spans.items()}
+    inside = {member: [span for span in own if begin <= span.begin <= end] for member, own in spans.items()}
     return Window(begin, end, whole, inside)

@@ -130,7 +130,7 @@ class Follower:
         for line in new[:end].splitlines():
             try:
                 event = json.loads(line)
-                event["event"], event["who"], event["time"] + 0.0
+                event["event"], event["member"], event["time"] + 0.0
             except (ValueError, KeyError, TypeError):
                 self.unreadable += 1
             else:
@@ -138,8 +138,8 @@ class Follower:
         return lines
 
     def _take(self, event: dict[str, Any]) -> None:
-        kind, who = event["event"], event["who"]
-        learner = self.learners.setdefault(who, LearnerActivity())
+        kind, member = event["event"], event["member"]
+        learner = self.learners.setdefault(member, LearnerActivity())
         self.clock = event.get("clock", self.clock)
         seconds, frames = finite(event.get("seconds")) or 0.0, finite(event.get("frames")) or 0.0
         self.seconds = max(self.seconds, event["time"] + seconds)
@@ -157,5 +157,5 @@ class Follower:
         elif kind == "totals":
             whole = {name: finite(event.get(name)) for name in KINDS}
             learner.spent, learner.totals = {name: value for name, value in whole.items() if value is not None}, True
-        elif kind in ("lost", "joined", "chaos"):
+        elif kind in ("lost", "joined", "fault"):
             self.happenings.append(event)

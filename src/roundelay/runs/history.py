@@ -19,7 +19,7 @@ from roundelay.study.schema import Point
 
 __all__ = ["Details", "read_details", "straggler"]
 
-_COMMON = {"event", "who", "clock", "time", "seconds", "minibatch", "epoch"}
+_COMMON = {"event", "member", "clock", "time", "seconds", "minibatch", "epoch"}
 MOST_EVENTS = 200
 MOST_SPANS = 300_000  # of a run are held at a time; a thousand learners write millions
 
@@ -65,8 +65,8 @@ class Details:
     def shares(self) -> dict[str, float]:
         """Return which share of the learners' time went into what; serving beside computing is not in it."""
         sums: dict[str, float] = defaultdict(float)
-        for who, kinds in self.spent.items():
-            if who.startswith("learner"):
+        for member, kinds in self.spent.items():
+            if member.startswith("learner"):
                 for kind, seconds in kinds.items():
                     sums[kind] += seconds
         whole = math.fsum(seconds for kind, seconds in sums.items() if kind not in ("serve", "evaluate"))
@@ -113,7 +113,7 @@ class _Step(NamedTuple):
     """A learner's step on a minibatch."""
 
     time: float
-    who: str
+    member: str
     minibatch: int
     frames: float
     loss: float
@@ -139,63 +139,63 @@ class _Reader:
                 self.strange += 1
                 continue
             self.details.clock = self.details.clock or str(line.get("clock", ""))
-            self.take(event, str(line.get("who", "")), time, line)
+            self.take(event, str(line.get("member", "")), time, line)
         if self.strange:
             self.details.problems.append(f"the record has {self.strange} lines without an event or a time")
         self.finish()
 
-    def take(self, event: str, who: str, time: float, line: dict[str, Any]) -> None:
+    def take(self, event: str, member: str, time: float, line: dict[str, Any]) -> None:
         """Take one line."""
         seconds = finite(line.get("seconds"))
         if event in KINDS and seconds is not None:
             if self.kept < MOST_SPANS:
                 self.kept += 1
-                self.details.spans.setdefault(who, []).append(Span(event, time, seconds))
-            if who not in self.totalled:
-                self.spent[who][event] += seconds
+                self.details.spans.setdefault(member, []).append(Span(event, time, seconds))
+            if member not in self.totalled:
+                self.spent[member][event] += seconds
             if event == "evaluate":
-                self.meetings[who].append((time, seconds))
+                self.meetings[member].append((time, seconds))
         elif event == "step":
-            self.step(who, time, line)
+            self.step(member, time, line)
         elif event == "evaluate":
-            self.evaluations.append((who, time, line))
+            self.evaluations.append((member, time, line))
         elif event == "totals":
-            self.totals(who, line)
+            self.totals(member, line)
         elif len(self.details.events) < MOST_EVENTS:  # whatever else happened
             self.details.events.append(line)
 
-    def step(self, who: str, time: float, line: dict[str, Any]) -> None:
+    def step(self, member: str, time: float, line: dict[str, Any]) -> None:
         """Take a step of a learner."""
         loss = line.get("loss")
         number = float(loss) if isinstance(loss, int | float) else math.nan
         self.details.diverged |= loss is not None and not math.isfinite(number)
         minibatch = int(finite(line.get("minibatch")) or 0)
-        self.steps.append(_Step(time, who, minibatch, finite(line.get("frames")) or 0.0, number))
+        self.steps.append(_Step(time, member, minibatch, finite(line.get("frames")) or 0.0, number))
         if (staleness := finite(line.get("staleness"))) is not None:
             self.details.staleness[staleness] += 1
         if (distance := finite(line.get("distance"))) is not None:
             self.details.distances.append(distance)
 
-    def totals(self, who: str, line: dict[str, Any]) -> None:
+    def totals(self, member: str, line: dict[str, Any]) -> None:
         """Take what a learner spent in all, instead of the sum of those spans that were kept."""
-        if who not in self.totalled:
-            self.totalled.add(who)
-            self.spent[who].clear()
+        if member not in self.totalled:
+            self.totalled.add(member)
+            self.spent[member].clear()
         for kind in KINDS:
-            self.spent[who][kind] += finite(line.get(kind)) or 0.0
+            self.spent[member][kind] += finite(line.get(kind)) or 0.0
         if (sent := finite(line.get("bytes"))) is not None:
-            self.details.sent[who] = self.details.sent.get(who, 0.0) + sent
+            self.details.sent[member] = self.details.sent.get(member, 0.0) + sent
 
     def finish(self) -> None:
         """Turn what was taken into what is shown."""
         details = self.details
         if self.meetings:
-            self.steps = [step._replace(time=self.trained(step.who, step.time)) for step in self.steps]
+            self.steps = [step._replace(time=self.trained(step.member, step.time)) for step in self.steps]
         self.steps.sort()
         frames = array("d", itertools.accumulate(step.frames for step in self.steps))
         details.training = bin_curve(frames, array("d", (step.loss for step in self.steps)))
         details.frames, details.seconds = (frames[-1], self.steps[-1].time) if self.steps else (0.0, 0.0)
-        details.spent = {who: dict(kinds) for who, kinds in sorted(self.spent.items(), key=_by_number)}
+        details.spent = {member: dict(kinds) for member, kinds in sorted(self.spent.items(), key=_by_number)}
         details.evaluating = max((kinds.get("evaluate", 0.0) for kinds in details.spent.values()), default=0.0)
         details.spans = dict(sorted(details.spans.items(), key=_by_number))
         self.evaluate()
@@ -205,7 +205,7 @@ class _Reader:
         each = {step.minibatch: step.frames for step in self.steps}
         numbers = sorted(each)
         behind = [0.0, *itertools.accumulate(each[number] for number in numbers)]
-        for who, time, line in self.evaluations:
+        for member, time, line in self.evaluations:
             minibatch = int(finite(line.get("minibatch")) or 0)
             trained = behind[bisect.bisect_left(numbers, minibatch)]
             scores = {
@@ -213,16 +213,16 @@ class _Reader:
                 for name, value in line.items()
                 if name not in _COMMON and (number := finite(value)) is not None
             }
-            seconds = self.trained(who, time)
+            seconds = self.trained(member, time)
             self.details.points.append(Point(frames=trained, minibatch=minibatch, seconds=seconds, scores=scores))
             self.details.diverged |= "loss" in line and "loss" not in scores
             if (distance := scores.get("distance")) is not None:
                 self.details.distances.append(distance)
         self.details.points.sort(key=lambda point: point["minibatch"])
 
-    def trained(self, who: str, time: float) -> float:
+    def trained(self, member: str, time: float) -> float:
         """Return the time of something as it would be if learners had never met to evaluate or to save."""
-        met = self.meetings.get(who)
+        met = self.meetings.get(member)
         if not met:
             return time
         return time - math.fsum(min(max(time - begin, 0.0), seconds) for begin, seconds in met)

@@ -35,30 +35,30 @@ class Record:
         self._file: TextIO | None = file.open("a", encoding="utf-8") if isinstance(file, Path) else file
         self._kept: dict[str, int] = defaultdict(int)
 
-    def write(self, event: str, who: str, time: float, **what: Any) -> None:
+    def write(self, event: str, member: str, time: float, **what: Any) -> None:
         """Write one event of ``who`` (``learner 3``, ``server 0``)."""
         if self._file is not None:
-            line = {"event": event, "who": who, "clock": self.clock, "time": round(time, 9), **what}
+            line = {"event": event, "member": member, "clock": self.clock, "time": round(time, 9), **what}
             with self._writing():
                 self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True) + "\n")
 
-    def span(self, kind: Kind, who: str, begin: float, end: float, **what: Any) -> None:
+    def span(self, kind: Kind, member: str, begin: float, end: float, **what: Any) -> None:
         """Write that ``who`` spent this time so."""
         if end <= begin:
             return
-        self.totals[who][kind] += end - begin
-        if self._kept[who] < self.spans or kind == "evaluate":
-            self._kept[who] += 1
-            self.write(kind, who, begin, seconds=round(end - begin, 9), **what)
+        self.totals[member][kind] += end - begin
+        if self._kept[member] < self.spans or kind == "evaluate":
+            self._kept[member] += 1
+            self.write(kind, member, begin, seconds=round(end - begin, 9), **what)
 
-    def add(self, who: str, name: str, amount: float) -> None:
+    def add(self, member: str, name: str, amount: float) -> None:
         """Add to a total of ``who``, such as the bytes it has sent."""
-        self.totals[who][name] += amount
+        self.totals[member][name] += amount
 
     def close(self, time: float) -> None:
         """Write the totals, and nothing more."""
-        for who, totals in sorted(self.totals.items()):
-            self.write("totals", who, time, **{name: round(value, 9) for name, value in sorted(totals.items())})
+        for member, totals in sorted(self.totals.items()):
+            self.write("totals", member, time, **{name: round(value, 9) for name, value in sorted(totals.items())})
         self.abandon()
 
     def abandon(self) -> None:
@@ -74,7 +74,10 @@ class Record:
         where: dict[str, Any] = {"file": None, "length": 0}
         if self._file is not None and self._path is not None:
             where = {"file": self._path.name, "length": os.fstat(self._file.fileno()).st_size}
-        return where | {"totals": {who: dict(totals) for who, totals in self.totals.items()}, "kept": dict(self._kept)}
+        return where | {
+            "totals": {member: dict(totals) for member, totals in self.totals.items()},
+            "kept": dict(self._kept),
+        }
 
     def rewind(self, mark: dict[str, Any]) -> None:
         """Go back to where `mark` was made, maybe by another process: what came after it is to happen again."""
@@ -85,8 +88,8 @@ class Record:
                 os.truncate(path, mark["length"])
         self._kept = defaultdict(int, mark["kept"])
         self.totals.clear()
-        for who, totals in mark["totals"].items():
-            self.totals[who].update(totals)
+        for member, totals in mark["totals"].items():
+            self.totals[member].update(totals)
 
     def restart(self) -> None:
         """Forget everything."""

@@ -10,7 +10,7 @@ from roundelay.runs.follower import Follower
 
 __all__ = ["Logs"]
 
-NOT_SCORES = {"event", "who", "clock", "time", "minibatch", "epoch", "frames"}
+NOT_SCORES = {"event", "member", "clock", "time", "minibatch", "epoch", "frames"}
 STRIDE_FRAMES = 2000  # between two points of the loss
 
 
@@ -43,8 +43,8 @@ class Logs:
             self._writer.add_scalar(f"seconds ({event.get('clock', '')})", event["time"], int(event["frames"]))
         if follower.steps > self._steps:
             self._writer.add_scalar("frames per second", follower.speed, int(follower.frames))
-            for who, learner in follower.learners.items():
-                self._writer.add_scalar(f"frames of/{who}", learner.frames, int(follower.frames))
+            for member, learner in follower.learners.items():
+                self._writer.add_scalar(f"frames of/{member}", learner.frames, int(follower.frames))
         self._steps, self._scores = follower.steps, len(follower.scores)
         self._writer.flush()
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Cluster", "Compute", "Cut", "Fault", "NetworkLink", "Pauses", "SlowLink", "Stop", "Straggler"]
+__all__ = ["Cluster", "Compute", "Fault", "NetworkLink", "NetworkPartition", "Pauses", "SlowLink", "Stop", "Straggler"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Cut:
+class NetworkPartition:
     """Learners that reach each other, and for a while nobody else."""
 
     learners: list[int]
@@ -113,8 +113,8 @@ class Cluster:
     nodes: int = 1
     learners_per_node: int | list[int] | None = None
     """By default as many as there are learners to place."""
-    inside: NetworkLink = field(default_factory=NetworkLink)
-    between: NetworkLink = field(default_factory=lambda: NetworkLink(5e-5, 1.25e9))
+    intra_node: NetworkLink = field(default_factory=NetworkLink)
+    inter_node: NetworkLink = field(default_factory=lambda: NetworkLink(5e-5, 1.25e9))
     compute: Compute = field(default_factory=Compute)
     all_reduce: Literal["ring", "tree"] = "ring"
     model_bytes: float | None = None
@@ -130,9 +130,9 @@ class Cluster:
     stragglers: list[Straggler] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
+    partitions: list[NetworkPartition] = field(default_factory=list)
     slow_links: list[SlowLink] = field(default_factory=list)
-    patience_seconds: float = 30.0
+    heartbeat_timeout: float = 30.0
     """How long a learner may be silent before the others go on without it."""
     frames: int = 256
     """In the minibatch that ``compute`` speaks of; for `roundelay plan`."""
@@ -161,7 +161,7 @@ class Cluster:
     @property
     def lossy(self) -> bool:
         """Whether learners may be lost."""
-        return bool(self.faults or self.stops or self.cuts)
+        return bool(self.faults or self.stops or self.partitions)
 
     def node_sizes(self, learners: int) -> list[int]:
         """Say how many of ``learners`` go on each node."""

@@ -1,4 +1,4 @@
-"""Faults on purpose: what ``--chaos "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5"`` means.
+"""Faults on purpose: what ``--faults "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5"`` means.
 
 Events are separated by semicolons.  Each names what happens, to whom (a learner by its number, or ``server 0``), when
 (``at``, from the run's beginning by default) and for how long (``for``):
@@ -6,7 +6,7 @@ Events are separated by semicolons.  Each names what happens, to whom (a learner
 ``kill 1 at 30s``            the process ends, as by SIGKILL
 ``stop 2 for 10s at 5s``     it stands still, as by SIGSTOP, and goes on
 ``slow 0 x5 at 5s for 60s``  its gradients take five times as long
-``cut 2,3 for 10s at 5s``    nothing passes between these and the others; in the simulator only
+``isolate 2,3 for 10s at 5s``    nothing passes between these and the others; in the simulator only
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from roundelay.errors import SettingsError, suggest
-from roundelay.runtimes.cluster import Cluster, Cut, Fault, Stop, Straggler
+from roundelay.runtimes.cluster import Cluster, Fault, NetworkPartition, Stop, Straggler
 
 __all__ = ["FaultPlan", "PlannedFault", "check_all_fired", "parse"]
 
-What = Literal["kill", "stop", "slow", "cut"]
-KINDS: tuple[What, ...] = ("kill", "stop", "slow", "cut")
+What = Literal["kill", "stop", "slow", "isolate"]
+KINDS: tuple[What, ...] = ("kill", "stop", "slow", "isolate")
 RESTART_SECONDS = 0.5  # about what it takes on processes until one that was started again asks to join
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
@@ -58,16 +58,16 @@ class FaultPlan:
     events: Sequence[PlannedFault] = ()
     servers: int = 0
     rejoins: int = 0
-    patience_seconds: float | None = None
+    heartbeat_timeout: float | None = None
     """Of a simulated cluster, in place of its own."""
 
     def apply(self, cluster: Cluster) -> Cluster:
         """Return a simulated cluster that all this happens to."""
-        faults, stops, cuts, stragglers, killed = [], [], [], [], dict[int, int]()
+        faults, stops, partitions, stragglers, killed = [], [], [], [], dict[int, int]()
         for event in sorted(self.events, key=lambda event: event.at_seconds):
             learners = [rank - self.servers for rank in event.ranks(self.servers)]
-            if event.what == "cut":
-                cuts.append(Cut(learners, event.at_seconds, event.seconds))
+            if event.what == "isolate":
+                partitions.append(NetworkPartition(learners, event.at_seconds, event.seconds))
                 continue
             for learner in learners:
                 if event.what == "kill":
@@ -83,9 +83,9 @@ class FaultPlan:
             cluster,
             faults=[*cluster.faults, *faults],
             stops=[*cluster.stops, *stops],
-            cuts=[*cluster.cuts, *cuts],
+            partitions=[*cluster.partitions, *partitions],
             stragglers=[*cluster.stragglers, *stragglers],
-            patience_seconds=self.patience_seconds or cluster.patience_seconds,
+            heartbeat_timeout=self.heartbeat_timeout or cluster.heartbeat_timeout,
         )
 
     def check(self, fired: Sequence[object], seconds: float) -> None:
@@ -100,7 +100,7 @@ class FaultPlan:
 
     def _disturbances(self) -> list[object]:
         alone = self.apply(Cluster())
-        return [*alone.faults, *alone.stops, *alone.cuts, *alone.stragglers]
+        return [*alone.faults, *alone.stops, *alone.partitions, *alone.stragglers]
 
 
 def _plain(disturbance: object) -> object:
@@ -112,13 +112,13 @@ def parse(text: str, learners: int, servers: int = 0) -> list[PlannedFault]:
     """Read events, each of which must fit a run of so many learners and servers."""
     events = [_parse_event(part.strip()) for part in text.split(";") if part.strip()]
     if not events:
-        raise SettingsError('--chaos: no event is given; write "kill 1 at 30s"')
+        raise SettingsError('--faults: no event is given; write "kill 1 at 30s"')
     for event in events:
-        limit, who = (servers, "server") if event.server else (learners, "learner")
+        limit, member = (servers, "server") if event.server else (learners, "learner")
         for number in event.whom:
             if number >= limit:
-                there = f"a {who} from 0 to {limit - 1} would do" if limit else "there are no servers in this run"
-                raise SettingsError(f"--chaos: {event}: {there}")
+                there = f"a {member} from 0 to {limit - 1} would do" if limit else "there are no servers in this run"
+                raise SettingsError(f"--faults: {event}: {there}")
     return events
 
 
@@ -126,13 +126,13 @@ def _parse_event(text: str) -> PlannedFault:
     words = text.lower().split()
     what = next((known for known in KINDS if known == words[0]), None)
     if what is None:
-        raise SettingsError(f"--chaos: {text!r}: unknown {suggest(words[0], KINDS)}")
+        raise SettingsError(f"--faults: {text!r}: unknown {suggest(words[0], KINDS)}")
     rest = words[1:]
     server = bool(rest) and rest[0] == "server"
     if rest and rest[0] in ("server", "learner"):
         rest = rest[1:]
     if not rest or not re.fullmatch(r"\d+(,\d+)*", rest[0]):
-        raise SettingsError(f'--chaos: {text!r}: write whom it befalls, as in "{what} 1 at 30s"')
+        raise SettingsError(f'--faults: {text!r}: write whom it befalls, as in "{what} 1 at 30s"')
     whom = tuple(int(number) for number in rest[0].split(","))
     at, seconds, factor, rest = 0.0, math.inf, None, rest[1:]
     while rest:
@@ -143,22 +143,22 @@ def _parse_event(text: str) -> PlannedFault:
         elif re.fullmatch(r"x\d+(\.\d+)?", rest[0]):
             factor, rest = float(rest[0][1:]), rest[1:]
         else:
-            raise SettingsError(f"--chaos: {text!r}: {rest[0]!r} is none of 'at 5s', 'for 10s' and 'x5'")
-    if what in ("stop", "cut") and not math.isfinite(seconds):
-        raise SettingsError(f"--chaos: {text!r}: say for how long, as in '{what} {rest or whom[0]} for 10s'")
+            raise SettingsError(f"--faults: {text!r}: {rest[0]!r} is none of 'at 5s', 'for 10s' and 'x5'")
+    if what in ("stop", "isolate") and not math.isfinite(seconds):
+        raise SettingsError(f"--faults: {text!r}: say for how long, as in '{what} {rest or whom[0]} for 10s'")
     if (factor is not None) != (what == "slow") or (factor is not None and factor < 1):
-        raise SettingsError(f"--chaos: {text!r}: 'slow' and only it takes a factor of at least 1, as in 'slow 0 x5'")
+        raise SettingsError(f"--faults: {text!r}: 'slow' and only it takes a factor of at least 1, as in 'slow 0 x5'")
     return PlannedFault(what, whom, at, seconds, factor or 1.0, server)
 
 
 def _parse_seconds(word: str, text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|)", word)
     if match is None:
-        raise SettingsError(f"--chaos: {text!r}: {word!r} is no duration; 30s, 500ms or 2m would do")
+        raise SettingsError(f"--faults: {text!r}: {word!r} is no duration; 30s, 500ms or 2m would do")
     return float(match[1]) * UNITS[match[2]]
 
 
 def check_all_fired(unfired: Sequence[PlannedFault], seconds: float) -> None:
     """Complain of events that never happened: a run that was not disturbed shows nothing."""
     if unfired:
-        raise SettingsError(f"--chaos: {unfired[0]} never happened: the run ended after {seconds:.3g} s")
+        raise SettingsError(f"--faults: {unfired[0]} never happened: the run ended after {seconds:.3g} s")

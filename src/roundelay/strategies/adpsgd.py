@@ -22,14 +22,14 @@ class ADPSGD(Asynchronous):
     and $T$ has $\frac13$ for each learner and its two neighbours (``complete``: $1/L$ for all).
 
     There is no common clock.  Learner $l$ sends $w_l$ to each neighbour $j$, which at once, whatever it is doing, takes
-    $d = \frac16 (w_j - w_l)$ off its own weights and answers with $d$, which $l$ adds before its step.  Both ends of
+    $d = \frac16 (w_j - w_l)$ off its own weights and replies with $d$, which $l$ adds before its step.  Both ends of
     each link do so: with equal speeds that is $T$ to the letter.  Applied as differences, exchanges that cross on the
     wire keep $\sum_l w_l$ too; a share below $\frac12$ of each link keeps them a contraction (at $\frac12$ an even ring
     would swing for ever).
 
     Lian et al., 2018 (arXiv 1710.06952, algorithm 1); with left and right neighbour, for acoustic models, Cui et al.,
     2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199).  Departure: in place of an atomic average a request and its
-    answer move both ends by the same difference.
+    reply move both ends by the same difference.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
@@ -52,31 +52,33 @@ class ADPSGD(Asynchronous):
         self.steps = self.mixings = 0
         self.graph = find_topology(self.topology, seed=self.seed)
         degree = len(self.graph.links(learner.comm.rank, learner.comm.size))
-        self.half = (1.0 / (1 + degree) if self.share is None else self.share) / 2
+        self.half_share = (1.0 / (1 + degree) if self.share is None else self.share) / 2
         self.sent = learner.weights.clone()
         self.expected: set[int] = set()
-        self.asked: list[Awaitable[Tensor]] = []
+        self.replies: list[Awaitable[Tensor]] = []
 
     def overlap(self, learner: Learner) -> None:
         neighbours = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps)
         self.sent.copy_(learner.weights)
         self.expected, self.mixings = set(neighbours), 0
-        self.asked = [learner.comm.request(learner.weights, to=neighbour) for neighbour in neighbours]
+        self.replies = [learner.comm.request(learner.weights, to=neighbour) for neighbour in neighbours]
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
-        # A neighbour's first request within one gradient meets what we sent, so that simultaneous requests commute;
-        # its next ones, if it is faster than we are, meet what the former have made of it.
+        # During one gradient, a neighbour's first request is mixed with the weights we sent: then two requests that
+        # cross give the same result in any order. Further requests of a faster neighbour use our current weights.
         mine = self.sent if source in self.expected else learner.weights
         self.expected.discard(source)
-        difference = self.half * (mine - theirs)
+        difference = self.half_share * (mine - theirs)
         learner.weights.sub_(difference)
         self.mixings += 1
         return difference
 
     async def step(self, learner: Learner) -> None:
-        for answer in self.asked:
-            learner.weights.add_(await answer)
+        for reply in self.replies:
+            learner.weights.add_(await reply)
         self.expected = set()
-        learner.log("staleness", self.mixings + len(self.asked))  # mixings between the gradient's weights and its step
+        learner.log(
+            "staleness", self.mixings + len(self.replies)
+        )  # mixings between the gradient's weights and its step
         learner.descend()
         self.steps += 1

@@ -17,7 +17,7 @@ class PairwiseADPSGD(Asynchronous):
     r"""Half of the learners, the active ones, each average with one of the passive ones, at their own pace.
 
     $w_i, w_j \gets \frac12 (w_i + w_j)$ for an active $i$ and a passive $j$, while $g_i$ is computed; then
-    $w_i \gets w_i - \gamma g_i$.  Passive learners take their steps in the same way, and only answer.
+    $w_i \gets w_i - \gamma g_i$.  Passive learners take their steps in the same way, and only reply.
 
     The graph is bipartite, so that no exchange crosses another: even ranks are active, and their partners take turns at
     distances 1, 3, 5, 9, … along the ring.
@@ -45,7 +45,7 @@ class PairwiseADPSGD(Asynchronous):
     def overlap(self, learner: Learner) -> None:
         active = Bipartite().active(learner.comm.rank) and learner.comm.size > 1
         partners = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps) if active else []
-        self.asked = [learner.comm.request(learner.weights, to=partner) for partner in partners]
+        self.replies = [learner.comm.request(learner.weights, to=partner) for partner in partners]
         self.mixings = 0
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
@@ -55,8 +55,8 @@ class PairwiseADPSGD(Asynchronous):
         return difference
 
     async def step(self, learner: Learner) -> None:
-        for answer in self.asked:
-            learner.weights.add_(await answer)
-        learner.log("staleness", self.mixings + len(self.asked))
+        for reply in self.replies:
+            learner.weights.add_(await reply)
+        learner.log("staleness", self.mixings + len(self.replies))
         learner.descend()
         self.steps += 1

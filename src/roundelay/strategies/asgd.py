@@ -24,10 +24,9 @@ class ASGD(Asynchronous):
     $\tau$ is how many other gradients were applied between the pull and the push.
 
     The optimizer, its momentum, its schedule and the model are the server's.  Of several ``servers`` each has a part of
-    the vector.  A learner that is ``staleness_bound`` pushes ahead of the slowest gets its reply only when the slowest
-    has caught up (Ho et al., 2013, bounded staleness; in Li et al., 2017, arXiv 1703.05880, as a soft barrier after so
-    many updates).  With ``damping`` the rate is divided by $\max(1, \tau)^{damping}$; 1 is the rule of Zhang et al.,
-    2016 (arXiv 1511.05950).
+    the vector.  A learner ``staleness_bound`` pushes ahead of the slowest waits for it (Ho et al., 2013, bounded
+    staleness; in Li et al., 2017, arXiv 1703.05880, a soft barrier after so many updates).  With ``damping`` the rate
+    is divided by $\max(1, \tau)^{damping}$; 1 is the rule of Zhang et al., 2016 (arXiv 1511.05950).
 
     Dean et al., 2012, "Large scale distributed deep networks" (Downpour SGD, with a push and a pull at every step).
     Departures: any optimizer where they have Adagrad; the warm start is the loop's ``warmup``.
@@ -47,11 +46,11 @@ class ASGD(Asynchronous):
             raise SettingsError(f"strategy.damping must be at least 0, not {self.damping}")
 
     def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
-        return [self.cuts[learner.comm.rank]] if learner.is_server else []
+        return [self.parts[learner.comm.rank]] if learner.is_server else []
 
     def setup(self, learner: Learner) -> None:
-        self.cuts = learner.even_parts(self.servers)
-        if any(part.start == part.stop for part in self.cuts):
+        self.parts = learner.even_parts(self.servers)
+        if any(part.start == part.stop for part in self.parts):
             raise SettingsError(f"strategy.servers = {self.servers} is more than the tensors that the model has")
         self.updates = 0
         self.pulled = torch.zeros(learner.comm.size, dtype=torch.int64)  # by rank: the updates when it last pulled
@@ -66,28 +65,26 @@ class ASGD(Asynchronous):
 
     async def push(self, learner: Learner, x: Tensor) -> None:
         """Send each server its part, and take the weights that come back."""
-        x[learner.tail :].div_(
-            len(self.pushes)
-        )  # N changes of the buffers, all of the same old ones, are one in the mean
-        answers = [learner.comm.request(x[part], to=server) for server, part in enumerate(self.cuts)]
+        x[learner.tail :].div_(len(self.pushes))  # N changes of the same old buffers count as their mean
+        replies = [learner.comm.request(x[part], to=server) for server, part in enumerate(self.parts)]
         staleness = 0.0
-        for part, answer in zip(self.cuts, answers, strict=True):
-            new = await answer
+        for part, reply in zip(self.parts, replies, strict=True):
+            new = await reply
             learner.weights[part].copy_(new[:-1])
             staleness = max(staleness, float(new[-1:]))
         learner.log("staleness", staleness)
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
         if not theirs.numel():  # the learner rests
-            self.arrive(learner, source, math.inf)
+            self.count_push(learner, source, math.inf)
             return theirs
         staleness = self.updates - int(self.pulled[source])
-        self.apply(learner, theirs, self.cuts[learner.comm.rank], staleness)
+        self.apply(learner, theirs, self.parts[learner.comm.rank], staleness)
         self.updates += 1
-        answer = DeferredReply()
-        self.waiting.append((source, staleness, answer))
-        self.arrive(learner, source, self.pushes[source - self.servers] + 1)
-        return answer
+        reply = DeferredReply()
+        self.waiting.append((source, staleness, reply))
+        self.count_push(learner, source, self.pushes[source - self.servers] + 1)
+        return reply
 
     def apply(self, learner: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
         """Let the server take the step."""
@@ -96,17 +93,17 @@ class ASGD(Asynchronous):
         learner.descend(learner.grad, part)
         learner.set_position(learner.minibatch + 1)
 
-    def arrive(self, learner: Learner, source: int, pushes: float) -> None:
-        """Count a push, and answer all who are no longer too far ahead."""
+    def count_push(self, learner: Learner, source: int, pushes: float) -> None:
+        """Count a push, and reply all who are no longer too far ahead."""
         self.pushes[source - self.servers] = pushes
         slowest, waiting, self.waiting = min(self.pushes), self.waiting, []
-        for rank, staleness, answer in waiting:
+        for rank, staleness, reply in waiting:
             if self.staleness_bound is not None and self.pushes[rank - self.servers] - slowest >= self.staleness_bound:
-                self.waiting.append((rank, staleness, answer))
+                self.waiting.append((rank, staleness, reply))
                 continue
             self.pulled[rank] = self.updates
-            weights = learner.weights[self.cuts[learner.comm.rank]]
-            answer.send(torch.cat([weights, weights[:1].clone().fill_(staleness)]))
+            weights = learner.weights[self.parts[learner.comm.rank]]
+            reply.send(torch.cat([weights, weights[:1].clone().fill_(staleness)]))
         if slowest == math.inf:
             self.pushes = [0.0] * len(self.pushes)  # all rest: they begin again together
 
@@ -117,6 +114,6 @@ class ASGD(Asynchronous):
 
     async def consensus(self, learner: Learner) -> Tensor:
         model = learner.weights.clone()
-        for server, part in enumerate(self.cuts):
+        for server, part in enumerate(self.parts):
             await learner.comm.broadcast(model[part], root=server)
         return model

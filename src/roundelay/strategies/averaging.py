@@ -72,9 +72,7 @@ class Averaging(Strategy):
     async def mix(self, learner: Learner) -> None:
         """Average with this round's partners."""
         shares = self.mixing.shares(learner.comm.rank, learner.comm.size, self.rounds)
-        arriving = [
-            (share, learner.comm.exchange(learner.weights, to=link.to, source=link.source)) for link, share in shares
-        ]
+        arriving = [(share, learner.comm.exchange(learner.weights, *link)) for link, share in shares]
         learner.weights.mul_(1.0 - sum(share for share, _ in arriving))
         for share, theirs in arriving:
             learner.weights.add_(await theirs, alpha=share)

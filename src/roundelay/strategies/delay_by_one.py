@@ -37,9 +37,7 @@ class DelayByOne(Strategy):
             self.averaging = learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
         else:
             shares = Mixing(Ring()).shares(learner.comm.rank, learner.comm.size)
-            self.arriving = [
-                (s, learner.comm.exchange(learner.weights, to=link.to, source=link.source)) for link, s in shares
-            ]
+            self.arriving = [(s, learner.comm.exchange(learner.weights, *link)) for link, s in shares]
 
     async def step(self, learner: Learner) -> None:
         learner.weights.copy_(await (self.averaging if self.topology == "all-reduce" else self.mix(learner)))

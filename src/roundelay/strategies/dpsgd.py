@@ -47,7 +47,7 @@ class DPSGD(Strategy):
 
     def overlap(self, learner: Learner) -> None:
         self.arriving = [
-            (share, learner.comm.exchange(learner.weights, to=link.to, source=link.source))
+            (share, learner.comm.exchange(learner.weights, *link))
             for link, share in self.mixing.shares(learner.comm.rank, learner.comm.size, self.steps)
         ]
 

@@ -52,9 +52,7 @@ class GossipPGA(DPSGD):
             learner.weights.copy_(mean)
             return
         shares = self.mixing.shares(learner.comm.rank, learner.comm.size, self.steps - 1)
-        arriving = [
-            (share, learner.comm.exchange(learner.weights, to=link.to, source=link.source)) for link, share in shares
-        ]
+        arriving = [(share, learner.comm.exchange(learner.weights, *link)) for link, share in shares]
         learner.weights.mul_(1.0 - sum(share for share, _ in arriving))
         for share, theirs in arriving:
             learner.weights.add_(await theirs, alpha=share)

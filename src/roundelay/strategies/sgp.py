@@ -54,7 +54,7 @@ class SGP(Strategy):
         x.mul_(share)
         self.push_weight *= share
         pushed = torch.cat([x, x[:1].clone().fill_(self.push_weight)])
-        for arriving in [learner.comm.exchange(pushed, to=link.to, source=link.source) for link in links]:
+        for arriving in [learner.comm.exchange(pushed, *link) for link in links]:
             theirs = await arriving
             x.add_(theirs[:-1])
             self.push_weight += float(theirs[-1:])

@@ -35,14 +35,14 @@ class Tuning:
 
     rates: list[float] = field(default_factory=list)
     """Learning rates for one learner, which `regimes.scaled` makes into those of more; none: the experiment's."""
-    share: float = 1.0
+    budget_fraction: float = 1.0
     """Of the budget that a trial trains for."""
     seed: int = 0
     """Of all trials; none of the seeds that count."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise SettingsError(f"share must be above 0 and at most 1, not {self.share}")
+        if not 0 < self.budget_fraction <= 1:
+            raise SettingsError(f"budget_fraction must be above 0 and at most 1, not {self.budget_fraction}")
         if len(set(self.rates)) < len(self.rates) or not all(0 < rate < math.inf for rate in self.rates):
             raise SettingsError(f"rates must be above 0 and differ, not {self.rates}")
 

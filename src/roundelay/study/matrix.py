@@ -144,7 +144,7 @@ class _Maker:
         table |= {"learners": learners, "seed": seed, "strategy": entry}
         _seed_model(table, seed)
         table["cluster"] = _cluster(table, study, cluster, learners)
-        table.setdefault("record", {}).setdefault("spans", SPANS)
+        table.setdefault("record", {}).setdefault("max_spans", SPANS)
         common = table.get("batch", {}).get("total") is not None
         if common and (every := table.get("budget", {}).get("evaluate_every")) is not None:
             table["budget"] = table["budget"] | {"evaluate_every": every * learners}  # after as many frames
@@ -166,7 +166,7 @@ class _Maker:
     def trial(self, cell: PlannedCell, rate: float) -> PlannedCell:
         """Make the trial of a cell at ``rate`` for one learner."""
         tuning, settings = self.study.tuning, copy.deepcopy(cell.settings)
-        minibatches = _whole_rounds(tuning.share * cell.minibatches, cell.learners)
+        minibatches = _whole_rounds(tuning.budget_fraction * cell.minibatches, cell.learners)
         _set_minibatches(settings, minibatches)
         settings["seed"] = tuning.seed
         _seed_model(settings, tuning.seed)

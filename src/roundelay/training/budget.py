@@ -30,7 +30,7 @@ class Budget:
     number of private shards, minibatch ``k`` of an epoch belongs to shard ``k % shards``.
     """
 
-    per_epoch: int
+    minibatches_per_epoch: int
     total: int
     evaluate_every: int | None = None
     """Meet and evaluate after so many minibatches; by default after each epoch."""
@@ -41,27 +41,27 @@ class Budget:
     """Meet and save the state of all after so many minibatches."""
 
     def __post_init__(self) -> None:
-        for name in ("per_epoch", "total"):
+        for name in ("minibatches_per_epoch", "total"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"budget: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("evaluate_every", "checkpoint_every"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise SettingsError(f"budget: {name} must be at least 1, not {value}")
 
-    def stretches(self) -> list[SyncInterval]:
+    def intervals(self) -> list[SyncInterval]:
         """Cut the run at its meeting points."""
         warmup = min(self.warmup, self.total)
-        looks = set(range(0, self.total, self.evaluate_every or self.per_epoch)) - {0} | {self.total}
+        looks = set(range(0, self.total, self.evaluate_every or self.minibatches_per_epoch)) - {0} | {self.total}
         saves = set(range(0, self.total, self.checkpoint_every)) if self.checkpoint_every else set()
-        cuts = sorted({0, warmup, self.total} | looks | saves | set(range(0, self.total, self.per_epoch)))
+        cuts = sorted({0, warmup, self.total} | looks | saves | set(range(0, self.total, self.minibatches_per_epoch)))
         return [
             SyncInterval(a, b, warmup=b <= warmup, evaluate=b in looks, checkpoint=b in saves)
             for a, b in pairwise(cuts)
         ]
 
-    def place(self, number: int) -> tuple[int, int]:
+    def locate(self, number: int) -> tuple[int, int]:
         """Return the epoch of minibatch ``number`` and its index in that epoch."""
-        return divmod(number, self.per_epoch)
+        return divmod(number, self.minibatches_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ClaimQueue:
             learners = sum(len(group) for group in groups)
             owned: list[list[int]] = [[] for _ in range(learners)]
             for number in left:
-                owned[number % budget.per_epoch % budget.shards % learners].append(number)
+                owned[number % budget.minibatches_per_epoch % budget.shards % learners].append(number)
             self.shards = [owned[member] for member in self.group]
 
     @property

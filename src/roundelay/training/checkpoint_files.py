@@ -49,7 +49,7 @@ class CheckpointSettings:
     """Meet and save about every so many minutes; where that is, is foreseen from the pace so far."""
     keep: int = 3
     """So many of the last checkpoints stay."""
-    patience_minutes: float = 0.0
+    retry_minutes: float = 0.0
     """How long to try again, training paused if need be, where a checkpoint cannot be written; then the run stops."""
 
     def __post_init__(self) -> None:
@@ -60,8 +60,8 @@ class CheckpointSettings:
                 raise SettingsError(f"checkpoint.{name} must be above 0, not {value}")
         if self.keep < 1:
             raise SettingsError(f"checkpoint.keep must be at least 1, not {self.keep}")
-        if self.patience_minutes < 0:
-            raise SettingsError(f"checkpoint.patience_minutes must be at least 0, not {self.patience_minutes}")
+        if self.retry_minutes < 0:
+            raise SettingsError(f"checkpoint.retry_minutes must be at least 0, not {self.retry_minutes}")
 
 
 @dataclass
@@ -249,7 +249,7 @@ class Saver:
 
     def _insist(self, action: Callable[[], None]) -> None:
         """Try, and try again for as long as patience lasts."""
-        deadline, said = time.monotonic() + 60.0 * self.settings.patience_minutes, False
+        deadline, said = time.monotonic() + 60.0 * self.settings.retry_minutes, False
         while True:
             try:
                 return action()

@@ -72,10 +72,10 @@ async def evaluate_consensus(training: Training, position: int) -> bool:
     if training.world.rank == 0:
         training.runtime.record.write(
             "evaluate",
-            training.who,
+            training.member,
             training.runtime.now(),
             minibatch=position,
-            epoch=position / training.budget.per_epoch,
+            epoch=position / training.budget.minibatches_per_epoch,
             **training.scores,
         )
     training.evaluated = consensus
@@ -103,7 +103,7 @@ def is_finite(vector: Tensor) -> bool:
 def check_finite(training: Training, vector: Tensor, what: str) -> None:
     """Raise where weights are not finite."""
     if not is_finite(vector):
-        raise NumericalError(f"{training.who}: {what} has weights that are not finite; a lower learning rate may do")
+        raise NumericalError(f"{training.member}: {what} has weights that are not finite; a lower learning rate may do")
 
 
 def _check_conserved(training: Training, everyone: Sequence[dict[str, Any]]) -> None:
@@ -154,7 +154,7 @@ def save(training: Training, position: int) -> None:
     """Copy all state, and have it written while training goes on."""
     check_finite(training, training.learner.weights, f"after minibatch {position} it")
     if training.world.rank == 0:
-        training.runtime.record.write("checkpoint", training.who, training.runtime.now(), minibatch=position)
+        training.runtime.record.write("checkpoint", training.member, training.runtime.now(), minibatch=position)
     if training.saver is not None:
         training.saver.submit(take(training, position))
 

@@ -42,7 +42,7 @@ class Job:
     saver: Saver | None = None
     """Given with a run's folder, as a rule; shared by all learners of a process."""
     guard: GuardSettings | None = None
-    lower: float = 1.0
+    lr_factor: float = 1.0
     """A factor of the learning rate on top of the checkpoint's, where the run is rolled back."""
     start: dict[str, Tensor] | None = None
     """Pre-trained weights, by their names in the module."""
@@ -70,7 +70,7 @@ class Job:
             order=order,
         )
         training.checkpoint, training.saver = self.checkpoint, self.saver
-        training.guard, training.lower = self.guard, self.lower
+        training.guard, training.lower = self.guard, self.lr_factor
         return training
 
 
@@ -79,7 +79,7 @@ def start_with(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     try:
         unexpected = module.load_state_dict(tensors, strict=False).unexpected_keys
     except RuntimeError as error:
-        why = str(error).splitlines()[-1].strip()
-        raise CheckpointError(f"pretrain: the weights are another model's: {why}") from error
+        reason = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"pretrain: the weights are another model's: {reason}") from error
     if unexpected:
         raise CheckpointError(f"pretrain: the weights are another model's: it has no {unexpected[0]}")

@@ -56,7 +56,7 @@ class Training:
         self.schedule = learner.schedule = schedule
         self.strategy, self.warming = copy.deepcopy(strategy), Synchronous()
         self.acting: Strategy = self.warming
-        self.stretches = budget.stretches()
+        self.stretches = budget.intervals()
         self.stretch = 0  # the number of the one we are in
         self._left = [(self.stretches[0].begin, self.stretches[0].end)]  # of it, when this membership began
         self.epoch = -1  # of the membership
@@ -76,11 +76,11 @@ class Training:
         self.ledger = MinibatchTracker(runtime)
         self.world: Communicator
         self._unfinished = False  # whether a snapshot was taken whose step has not ended
-        self._why = ""  # the last membership ended
+        self._reason = ""  # the last membership ended
         self.conserved: float | None = None  # what all weights would sum to without steps; debug mode only
 
     @property
-    def who(self) -> str:
+    def member(self) -> str:
         """Our name in records and messages."""
         return f"{'server' if self.learner.is_server else 'learner'} {self.learner.index}"
 
@@ -108,7 +108,7 @@ class Training:
             "stretch": self.stretch,
             "left": self._left,
             "trained": self.ledger.trained,
-            "why": self._why,
+            "reason": self._reason,
         }
         view = await self.runtime.rendezvous(learner, report, plan_start)
         servers = self.strategy.servers
@@ -140,7 +140,9 @@ class Training:
         left = [range(begin, end) for begin, end in self._left]
         self.claim_from(left[0] if len(left) == 1 else list(itertools.chain.from_iterable(left)))
         if newcomer and view.generation:
-            self.runtime.record.write("joined", self.who, self.runtime.now(), epoch=view.generation, size=view.size)
+            self.runtime.record.write(
+                "joined", self.member, self.runtime.now(), generation=view.generation, size=view.size
+            )
 
     async def begin_strategy(self, veteran: int | None = None, *, newcomer: bool = True) -> None:
         """Set up the strategy of this stretch; after a loss ``veteran`` is a rank that was there before."""
@@ -158,7 +160,7 @@ class Training:
             await self._share(veteran, newcomer=newcomer)
             self.acting.regroup(learner)
         if self.acting.fallback_note and self.world.rank == 0:
-            self.runtime.record.write("form", self.who, self.runtime.now(), form=self.acting.fallback_note)
+            self.runtime.record.write("fallback", self.member, self.runtime.now(), note=self.acting.fallback_note)
         if self.acting.serves_requests:
             serving = self.ledger.serving(self.acting)
             self.runtime.start_serving(learner, serving if self.order is None else self.order.serving(serving))
@@ -216,9 +218,11 @@ class Training:
             self.learner.weights.copy_(self.learner.snapshot)
         self._unfinished = False
         self.ledger.sending = False
-        self._why = str(lost)
-        if self._why != WELCOME:
-            self.runtime.record.write("lost", self.who, self.runtime.now(), why=self._why, epoch=self.epoch)
+        self._reason = str(lost)
+        if self._reason != WELCOME:
+            self.runtime.record.write(
+                "lost", self.member, self.runtime.now(), reason=self._reason, generation=self.epoch
+            )
 
     # -- minibatches --------------------------------------------------------------------------------------------
 
@@ -249,7 +253,7 @@ class Training:
         """Start what overlaps the gradient, and take the snapshot."""
         learner = self.learner
         learner.set_position(claim.position)
-        learner.frames = 0 if claim.number is None else self.task.frames(*self.budget.place(claim.number))
+        learner.frames = 0 if claim.number is None else self.task.frames(*self.budget.locate(claim.number))
         self.ledger.open()
         self.acting.overlap(learner)
         learner.take_snapshot()
@@ -277,7 +281,7 @@ class Training:
             figures[name] = figures.get(name, 0.0) + value
         self.learner.metrics.clear()
         self.runtime.record.write(
-            "step", self.who, self.runtime.now(), minibatch=number, frames=self.learner.frames, loss=loss, **figures
+            "step", self.member, self.runtime.now(), minibatch=number, frames=self.learner.frames, loss=loss, **figures
         )
 
     # -- meetings -----------------------------------------------------------------------------------------------
@@ -340,7 +344,7 @@ class Gradient:
         skips = training.guard is not None and training.guard.nonfinite == "skip"  # then parts are final in the end
         finish = learner.hook_buckets(self.parts, ready) if ready is not None and self.parts and not skips else None
         if self.number is not None:
-            epoch, index = training.budget.place(self.number)
+            epoch, index = training.budget.locate(self.number)
             seed_minibatch(training.seed, epoch, index)
             self.loss = training.task.gradient(learner, training.task.load(epoch, index))
             learner.collect_grad()

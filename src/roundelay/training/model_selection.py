@@ -22,18 +22,18 @@ class KeepSettings:
     """What is kept of a run, and when it has gone on for long enough; both go by evaluations on what is held out."""
 
     model: Literal["last", "best", "average"] = "last"
-    last: int = 4
+    num_models: int = 4
     """Evaluations that ``average`` takes the mean of."""
-    by: str = "loss"
+    metric: str = "loss"
     """The score to judge by; less is better."""
     patience: int | None = None
     """Stop after so many evaluations in a row that did not improve the best; by default never."""
-    least: float = 0.0
+    min_improvement: float = 0.0
     """An improvement is by more than this share of the best."""
 
     def __post_init__(self) -> None:
-        if self.last < 1:
-            raise SettingsError(f"last must be at least 1, not {self.last}")
+        if self.num_models < 1:
+            raise SettingsError(f"num_models must be at least 1, not {self.num_models}")
         if self.patience is not None and self.patience < 1:
             raise SettingsError(f"patience must be at least 1, not {self.patience}")
 
@@ -70,15 +70,15 @@ class ModelSelector:
     def add(self, position: int, consensus: Tensor, scores: Scores) -> None:
         """Take note of an evaluation; the vector is copied only if it is worth keeping."""
         settings = self.settings
-        if settings.by not in scores:
-            raise SettingsError(f"keep.by: no score {settings.by!r}; there are {', '.join(sorted(scores))}")
+        if settings.metric not in scores:
+            raise SettingsError(f"keep.metric: no score {settings.metric!r}; there are {', '.join(sorted(scores))}")
         if settings.model == "best":
-            if any(kept[settings.by] <= scores[settings.by] for kept in self._scores.values()):
+            if any(kept[settings.metric] <= scores[settings.metric] for kept in self._scores.values()):
                 return
             self._vectors.clear()
             self._scores.clear()
         self._vectors[position], self._scores[position] = consensus.detach().clone(), dict(scores)
-        while len(self._vectors) > (settings.last if settings.model == "average" else 1):
+        while len(self._vectors) > (settings.num_models if settings.model == "average" else 1):
             oldest = min(self._vectors)
             del self._vectors[oldest], self._scores[oldest]
 

@@ -27,17 +27,17 @@ class GuardSettings:
 
     nonfinite: Literal["stop", "skip", "rollback"] = "stop"
     """``skip`` leaves the minibatch out; ``rollback`` goes back to the last checkpoint, with a lower rate."""
-    skips: int = 10
+    max_skips: int = 10
     """So many minibatches in a row may be skipped by one learner; then it is an error."""
-    lower: float = 0.5
+    lr_factor: float = 0.5
     """The factor of the learning rate at each rollback."""
-    rollbacks: int = 5
+    max_rollbacks: int = 5
     """After so many of them it is an error."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.lower <= 1:
-            raise SettingsError(f"guard.lower must be above 0 and at most 1, not {self.lower}")
-        for name in ("skips", "rollbacks"):
+        if not 0 < self.lr_factor <= 1:
+            raise SettingsError(f"guard.lr_factor must be above 0 and at most 1, not {self.lr_factor}")
+        for name in ("max_skips", "max_rollbacks"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"guard.{name} must be at least 1, not {getattr(self, name)}")
 
@@ -57,14 +57,18 @@ def check_gradient(training: Training, epoch: int, index: int, loss: float) -> b
         training.skipped = 0
         return True
     where = training.task.describe(epoch, index)
-    what = f"{training.who}: {what} at minibatch {index} of epoch {epoch}" + (f" ({where})" if where else "")
+    what = f"{training.member}: {what} at minibatch {index} of epoch {epoch}" + (f" ({where})" if where else "")
     if guard is None or not skipping:
         raise NumericalError(what)
     training.skipped += 1
-    if training.skipped > guard.skips:
-        raise NumericalError(f"{what}; {guard.skips} minibatches before it were skipped, a lower learning rate may do")
+    if training.skipped > guard.max_skips:
+        raise NumericalError(
+            f"{what}; {guard.max_skips} minibatches before it were skipped, a lower learning rate may do"
+        )
     logger.warning("%s; skipped", what)
-    training.runtime.record.write("skipped", training.who, training.runtime.now(), epoch=epoch, index=index, why=what)
+    training.runtime.record.write(
+        "skipped", training.member, training.runtime.now(), epoch=epoch, index=index, reason=what
+    )
     return False
 
 
@@ -76,13 +80,13 @@ def persist(attempt: Callable[[float], T], run: Path | None, guard: GuardSetting
     failures, rollbacks, newest = 0, 0, -1
     while True:
         try:
-            return attempt(guard.lower**failures)
+            return attempt(guard.lr_factor**failures)
         except NumericalError as error:
-            if guard.nonfinite != "rollback" or rollbacks == guard.rollbacks:
+            if guard.nonfinite != "rollback" or rollbacks == guard.max_rollbacks:
                 raise
             now = max(Checkpoints(run).positions(), default=0) if run is not None else 0
             failures, newest, rollbacks = (failures + 1 if now == newest else 1), now, rollbacks + 1
-            logger.warning("%s; rolling back to minibatch %d, at %g of its rate", error, now, guard.lower**failures)
+            logger.warning("%s; rolling back to minibatch %d, at %g of its rate", error, now, guard.lr_factor**failures)
         except (Deadlock, Mismatch):
             raise
         except CommunicationError as error:

@@ -103,10 +103,10 @@ async def resume(training: Training, view: Membership) -> None:
     if view.rank == 0:
         for line in view.plan["damaged"]:
             logger.warning("%s; going on from the checkpoint before it, at minibatch %d", line, position)
-            runtime.record.write("damaged", training.who, runtime.now(), what=line)
+            runtime.record.write("damaged", training.member, runtime.now(), reason=line)
         runtime.record.write(
             "resumed",
-            training.who,
+            training.member,
             runtime.now(),
             minibatch=position,
             size=view.size,

@@ -329,9 +329,9 @@ class JoinedLearner:
         told = minibatch.loss
         loss = float(told.detach() if isinstance(told, Tensor) else math.nan if told is None else told)
         if told is not None and not math.isfinite(loss):
-            raise NumericalError(f"{self._training.who}: the loss is {loss} at minibatch {number}")
+            raise NumericalError(f"{self._training.member}: the loss is {loss} at minibatch {number}")
         if told is None and not is_finite(self._me.grad):
-            raise NumericalError(f"{self._training.who}: the gradient is not finite at minibatch {number}")
+            raise NumericalError(f"{self._training.member}: the gradient is not finite at minibatch {number}")
         return loss
 
     def _idle(self, claim: Claim) -> None:

@@ -38,7 +38,7 @@ def detect_runtime(folder: Path | None, *, resumed: bool) -> tuple[Runtime, Call
     _begin(folder, world.rank, resumed=resumed, again=world.restarted)
     runtime = from_environment(folder=folder, part=f"run {next(_runs)}")
     assert runtime is not None
-    return runtime, lambda: given.end(world, runtime, folder, Options().patience_seconds)
+    return runtime, lambda: given.end(world, runtime, folder, Options().heartbeat_timeout)
 
 
 def _begin(folder: Path | None, rank: int, *, resumed: bool, again: bool = False) -> None:

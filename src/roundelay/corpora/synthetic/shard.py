@@ -73,8 +73,8 @@ def _babblers(espeak: Espeak, seed: int, shard: ScriptShard) -> list[noise.Sampl
     chance = random.Random(f"{seed} babble {shard.split} {shard.begin}")  # noqa: S311 (nothing secret)
     people = synthetic_plan.speakers("train")[:: len(synthetic_plan.speakers("train")) // _NUM_BABBLING]
     said = [
-        espeak.say(who.voice, synthetic_plan.text(grammar.sentence(chance) + grammar.sentence(chance)))
-        for who in people
+        espeak.say(member.voice, synthetic_plan.text(grammar.sentence(chance) + grammar.sentence(chance)))
+        for member in people
     ]
     voices = [_resampled(spoken.samples, espeak.rate) for spoken in said]
     return [voice / np.sqrt(np.mean(voice**2)) for voice in voices]

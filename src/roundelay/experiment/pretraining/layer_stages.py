@@ -204,7 +204,7 @@ class Pretraining:
             learners=experiment.learners,
             servers=job.strategy.servers,
             seed=experiment.seed,
-            record=Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.spans),
+            record=Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.max_spans),
         )
         first = next(training for training in outcome.trainings if not training.learner.is_server)
         first.learner.load(outcome.consensus)

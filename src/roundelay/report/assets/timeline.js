@@ -76,7 +76,7 @@ function drawTimeline(figure, spec, frame) {
     const near = row.spans.filter((s) => s.begin - room <= time && time <= s.begin + s.seconds + room);
     const span = near.find((s) => (s.kind === "serve") === low) || near[0];
     if (!span) return hideTip();
-    return showTip(event.clientX, event.clientY, [`${row.who}: ${span.kind}`, `for ${seconds(span.seconds)}`, `from ${number(span.begin, 6)} s, ${data.clock} time`]);
+    return showTip(event.clientX, event.clientY, [`${row.member}: ${span.kind}`, `for ${seconds(span.seconds)}`, `from ${number(span.begin, 6)} s, ${data.clock} time`]);
   }
   return { draw, tools };
 }
@@ -128,7 +128,7 @@ const HEIGHTS = { compute: [0.12, 0.62], communicate: [0.27, 0.32], wait: [0.4, 
 function paintLane(pen, ink, row, x, { top, lane, a, b, skip }) {
   pen.textAlign = "end";
   pen.fillStyle = ink.quiet;
-  if (!skip) pen.fillText(row.who, LEFT - 10, top + lane / 2 + 4);
+  if (!skip) pen.fillText(row.member, LEFT - 10, top + lane / 2 + 4);
   pen.fillStyle = ink.hair;
   pen.fillRect(LEFT, top + lane - 1, x(b) - LEFT, 0.5);
   for (const kind of ["evaluate", "wait", "compute", "communicate", "serve"]) {

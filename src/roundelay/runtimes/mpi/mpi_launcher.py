@@ -222,8 +222,8 @@ class _Rank:
             from mpi4py import MPI
 
             rank = MPI.COMM_WORLD.rank
-            who = self.runtime.who if self.runtime is not None else f"learner {rank}" if job is not None else None
-            message = _one_line(error, who)
+            member = self.runtime.member if self.runtime is not None else f"learner {rank}" if job is not None else None
+            message = _one_line(error, member)
             if job is not None:
                 told = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
                 write_atomically(job / f"error-{rank}.json", json.dumps(told).encode())
@@ -232,14 +232,14 @@ class _Rank:
             mpi.end_all(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2)
 
 
-def _one_line(error: BaseException, who: str | None) -> str:
+def _one_line(error: BaseException, member: str | None) -> str:
     """Return the error's message with the learner named, if it is one's own."""
     message = " ".join(str(error).split())
     if isinstance(error, KeyboardInterrupt):
         message = "interrupted"
     elif not isinstance(error, RoundelayError):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return message if who is None or message.startswith(("learner ", "server ")) else f"{who}: {message}"
+    return message if member is None or message.startswith(("learner ", "server ")) else f"{member}: {message}"
 
 
 def _end_with_launcher(job: Path) -> None:

@@ -132,7 +132,7 @@ class MpiRuntime:
         atexit.register(self._leave)
 
     @property
-    def who(self) -> str:
+    def member(self) -> str:
         """Our name in records and messages."""
         if self._me is None:
             return f"learner {self.rank}"
@@ -151,12 +151,12 @@ class MpiRuntime:
     def note(self, kind: Kind, begin: float, end: float, **what: Any) -> None:
         """Record how time was spent, unless learners meet: all of that is evaluation."""
         if self._still_since is None:
-            self.record.span(kind, self.who, begin, end, **what)
+            self.record.span(kind, self.member, begin, end, **what)
 
     def count_bytes(self, count: float) -> None:
         """Add to the bytes that this learner has sent."""
         if self._still_since is None:
-            self.record.add(self.who, "bytes", count)
+            self.record.add(self.member, "bytes", count)
 
     def pause_clock(self, *, paused: bool) -> None:
         """Record what learners do when they meet as evaluation, whatever it is."""
@@ -249,7 +249,7 @@ class MpiRuntime:
         if self._finished:
             return
         if not self.engine.finish(self.engine.post.Ibarrier(), patience_seconds):
-            raise CommunicationError(f"{self.who} left a run that others are still in")
+            raise CommunicationError(f"{self.member} left a run that others are still in")
         self._finished = True
         self.record.close(self.now())
         self.engine.stop()

@@ -52,7 +52,7 @@ class World:
         """Where the others reach us."""
         return local_address(*self.meeting)
 
-    def connect(self, patience_seconds: float) -> KeyValueStore:
+    def connect(self, heartbeat_timeout: float) -> KeyValueStore:
         """Connect to the store, or keep it, if that is our part."""
         host, port = self.meeting
         try:
@@ -65,7 +65,7 @@ class World:
             if self.rank == 0 and not self.kept:
                 store, _ = keep_store(host, port)
             else:
-                store = connect_store(host, port, timeout_seconds=max(60.0, patience_seconds))
+                store = connect_store(host, port, timeout_seconds=max(60.0, heartbeat_timeout))
         except (OSError, StoreGone) as error:
             raise CommunicationError(f"rank {self.rank}: no store at {host}:{port}: {reason(error)}") from error
         return store.under(f"roundelay/{self.attempt}")

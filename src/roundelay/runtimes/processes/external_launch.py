@@ -20,7 +20,7 @@ POLL_SECONDS = 0.01
 
 def prepare(world: World, options: Options, first: Callable[[], object]) -> None:
     """Have the first rank call ``first``, to make the run's folder, say, before any other goes on."""
-    store = meet(world, options.patience_seconds)
+    store = meet(world, options.heartbeat_timeout)
     try:
         if world.rank == 0:
             first()
@@ -42,25 +42,25 @@ def rank_of(world: World, options: Options, folder: Path, part: str = "run") -> 
     except BaseException:
         end(world, runtime, folder, 0.0)  # the others' records as far as they have come
         raise
-    end(world, runtime, folder, options.patience_seconds)
+    end(world, runtime, folder, options.heartbeat_timeout)
 
 
-def end(world: World, runtime: ProcessRuntime, folder: Path | None, patience_seconds: float) -> None:
+def end(world: World, runtime: ProcessRuntime, folder: Path | None, heartbeat_timeout: float) -> None:
     """Close our part of the run, and merge the records, if that is for us to do and there are any."""
     runtime.stop()
     if folder is None:
         return
     try:
-        if patience_seconds:
-            _await_all(world, runtime, patience_seconds)
+        if heartbeat_timeout:
+            _await_all(world, runtime, heartbeat_timeout)
     finally:
         if world.local_rank == 0:
             merge_records(folder, keep=True)
 
 
-def _await_all(world: World, runtime: ProcessRuntime, patience_seconds: float) -> None:
+def _await_all(world: World, runtime: ProcessRuntime, heartbeat_timeout: float) -> None:
     """Say that our record is whole, and wait, if we are to merge, until all are."""
-    store, deadline = runtime.store, time.monotonic() + patience_seconds
+    store, deadline = runtime.store, time.monotonic() + heartbeat_timeout
     with contextlib.suppress(StoreGone):  # its keeper has seen all of them, and ended
         store.set(f"recorded/{world.rank}", True)
         missing = set(range(world.size)) if world.local_rank == 0 else set()

@@ -21,8 +21,10 @@ class FaultInjector:
 
     def __init__(self, events: Sequence[PlannedFault], servers: int, mine: Sequence[int], folder: Path | None) -> None:
         for event in events:
-            if event.what == "cut":
-                raise SettingsError(f"--chaos: {event}: links are cut in the simulator only; use --on simulator")
+            if event.what == "isolate":
+                raise SettingsError(
+                    f"--faults: {event}: learners are isolated in the simulator only; use --on simulator"
+                )
         self._ranks = {event: [rank for rank in event.ranks(servers) if rank in mine] for event in events}
         self._names = {rank: f"server {rank}" if rank < servers else f"learner {rank - servers}" for rank in mine}
         self._unfired = [event for event in events if self._ranks[event]]
@@ -34,7 +36,7 @@ class FaultInjector:
                 if event.what == "stop":
                     self._due.append((event.at_seconds + event.seconds, rank, signal.SIGCONT, event))
         self._due.sort(key=lambda due: due[0])
-        self._record = Record(folder / "record-chaos.jsonl", clock="wall") if folder is not None and events else None
+        self._record = Record(folder / "record-faults.jsonl", clock="wall") if folder is not None and events else None
         self._began: float | None = None
 
     def slowed(self, rank: int) -> list[tuple[float, float, float]]:
@@ -69,7 +71,7 @@ class FaultInjector:
             self._unfired.remove(event)
         if self._record is not None:
             what = "continue" if number == signal.SIGCONT else event.what
-            self._record.write("chaos", self._names[rank], now, what=what, event_given=str(event))
+            self._record.write("fault", self._names[rank], now, kind=what, given=str(event))
             self._record.flush()
 
     def close(self) -> None:

@@ -37,13 +37,13 @@ def run(
     folder: Path | None = None,
     options: Options | None = None,
     hosts: Hosts | None = None,
-    chaos: FaultPlan | None = None,
+    faults: FaultPlan | None = None,
 ) -> list[Any]:
     """Call ``entry`` as ``function(runtime, settings)`` in ``size`` processes; return what each returned.
 
     ``entry`` is ``package.module:function`` or ``file.py:function``; settings and results are JSON.  A learner that
     dies is mourned by the others, who go on, and has ``None`` for its result, unless it is started again, as often as
-    ``chaos.rejoins`` says, and joins them.  One that raises ends the run, and we raise what it did.  With ``hosts``,
+    ``faults.rejoins`` says, and joins them.  One that raises ends the run, and we raise what it did.  With ``hosts``,
     called alike on each of them, every host runs its share of the processes.
     """
     if size < 1:
@@ -56,9 +56,9 @@ def run(
         store.set(f"settings/{meeting.number}", settings)
         if meeting.number == 0:
             store.add("ids", size)
-        chaos = chaos or FaultPlan()
-        havoc = FaultInjector(chaos.events, chaos.servers, meeting.share(size), folder)
-        crew = _Crew(server, store, options.patience_seconds, several=hosts is not None, restarts=chaos.rejoins)
+        faults = faults or FaultPlan()
+        havoc = FaultInjector(faults.events, faults.servers, meeting.share(size), folder)
+        crew = _Crew(server, store, options.heartbeat_timeout, several=hosts is not None, restarts=faults.rejoins)
         try:
             for learner in meeting.share(size):
                 place = ProcessInfo(learner, size, f"host {meeting.number}", meeting.address, lossy=True)
@@ -92,9 +92,9 @@ class _Crew:
     """The processes that this launcher has started."""
 
     def __init__(
-        self, server: ForkServer, store: KeyValueStore, patience_seconds: float, *, several: bool, restarts: int
+        self, server: ForkServer, store: KeyValueStore, heartbeat_timeout: float, *, several: bool, restarts: int
     ) -> None:
-        self._server, self._store, self._patience, self._restarts = server, store, patience_seconds, restarts
+        self._server, self._store, self._patience, self._restarts = server, store, heartbeat_timeout, restarts
         self._several = several  # hosts: whether others may have failed
         self._alive: dict[int, int] = {}  # by process id: the learner's
         self._lost: dict[int, str] = {}

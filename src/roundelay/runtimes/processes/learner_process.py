@@ -80,7 +80,7 @@ def work(job: dict[str, Any]) -> int:
     except SystemExit as error:
         return int(error.code) if isinstance(error.code, int) else 1
     except BaseException as error:
-        _hand_in(store, place.learner, runtime.who if runtime else f"learner {place.learner}", error)
+        _hand_in(store, place.learner, runtime.member if runtime else f"learner {place.learner}", error)
         return 1
     finally:
         if runtime is not None:
@@ -88,12 +88,12 @@ def work(job: dict[str, Any]) -> int:
     return 0
 
 
-def _hand_in(store: KeyValueStore, learner: int, who: str, error: BaseException) -> None:
+def _hand_in(store: KeyValueStore, learner: int, member: str, error: BaseException) -> None:
     """Tell the launcher what went wrong."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which it may send us because of another's error
     message = str(error) if isinstance(error, RoundelayError) else f"{type(error).__name__}: {error}"
-    if not message.startswith(who):
-        message = f"{who}: {message}"
+    if not message.startswith(member):
+        message = f"{member}: {message}"
     told = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
     with contextlib.suppress(StoreGone):  # then the launcher knows, or is gone itself
         store.set(f"error/{learner}", told)

@@ -62,14 +62,14 @@ class MembershipProtocol:
     """One learner's part in the protocol."""
 
     def __init__(
-        self, store: KeyValueStore, learner: int, size: int, *, patience_seconds: float, joins: bool = False
+        self, store: KeyValueStore, learner: int, size: int, *, heartbeat_timeout: float, joins: bool = False
     ) -> None:
-        self.store, self.id, self.patience = store, learner, patience_seconds
+        self.store, self.id, self.patience = store, learner, heartbeat_timeout
         self._joins = joins  # whether we come when the others have begun
         self._name = learner  # the launcher's for this process, for good
         self.epoch, self.members = -1, list(range(size))
         self.asked = 0  # how many newcomers have been let in or given up
-        self._pulse = Heartbeat(store.clone(), learner, patience_seconds, silent=self._silent, gone=self._store_gone)
+        self._pulse = Heartbeat(store.clone(), learner, heartbeat_timeout, silent=self._silent, gone=self._store_gone)
         self._pulse.start()
         self._watcher: threading.Thread | None = None
         self._over: Callable[[str], None] | None = None
@@ -175,23 +175,23 @@ class MembershipProtocol:
     def _watch(self, store: KeyValueStore, epoch: int, learner: int, over: Callable[[str], None]) -> None:
         try:
             store.wait(f"poke/{epoch}/{learner}")
-            why = store.get(f"over/{epoch}")
+            reason = store.get(f"over/{epoch}")
         except StoreGone as error:
-            why = f"the store is gone: {error}"
-        if why is not None:
-            over(why)
+            reason = f"the store is gone: {error}"
+        if reason is not None:
+            over(reason)
 
-    def end(self, why: str, store: KeyValueStore | None = None) -> None:
+    def end(self, reason: str, store: KeyValueStore | None = None) -> None:
         """Say that this epoch is over; wakes everybody."""
-        announce_over(store or self.store, self.epoch, self.members, why)
+        announce_over(store or self.store, self.epoch, self.members, reason)
 
     def _silent(self, learner: int, store: KeyValueStore) -> None:
         if self._watched == self.epoch and learner in self.members:
             self.end(f"learner {learner} has been silent for {self.patience:g} s", store)
 
-    def _store_gone(self, why: str) -> None:
+    def _store_gone(self, reason: str) -> None:
         if self._over is not None:
-            self._over(why)
+            self._over(reason)
 
     def trained(self, numbers: Sequence[int]) -> None:
         """Put down minibatches as safe."""
@@ -248,15 +248,15 @@ class Heartbeat(threading.Thread):
         self,
         store: KeyValueStore,
         learner: int,
-        patience_seconds: float,
+        heartbeat_timeout: float,
         *,
         silent: Callable[[int, KeyValueStore], None],
         gone: Callable[[str], None],
     ) -> None:
         super().__init__(name="pulse", daemon=True)
-        self._store, self._id, self._patience = store, learner, patience_seconds
+        self._store, self._id, self._patience = store, learner, heartbeat_timeout
         self._tell, self._gone = silent, gone
-        self._every = min(1.0, patience_seconds / 10)
+        self._every = min(1.0, heartbeat_timeout / 10)
         self._watching: set[int] = set()
         self._seen: dict[int, tuple[int, float]] = {}  # the counter, and for how long it has stood still
         self._looked = time.monotonic()
@@ -316,10 +316,10 @@ class Heartbeat(threading.Thread):
                 self._tell(learner, self._store)
 
 
-def announce_over(store: KeyValueStore, epoch: int, members: Sequence[int], why: str) -> None:
+def announce_over(store: KeyValueStore, epoch: int, members: Sequence[int], reason: str) -> None:
     """Write that an epoch is over, for the first reason given, and wake its members."""
     if not store.has(f"over/{epoch}"):
-        store.settle(f"over/{epoch}", why)
+        store.settle(f"over/{epoch}", reason)
         for member in members:
             store.set(f"poke/{epoch}/{member}", True)
 
@@ -339,10 +339,10 @@ def current_id(store: KeyValueStore, learner: int) -> int:
     return learner if renamed is None else int(renamed)
 
 
-def bury(store: KeyValueStore, learner: int, why: str) -> None:
+def bury(store: KeyValueStore, learner: int, reason: str) -> None:
     """Write the obituary of the process that began as ``learner``; by the launcher that saw it end."""
     learner = current_id(store, learner)
-    store.set(f"dead/{learner}", why)
+    store.set(f"dead/{learner}", reason)
     newest = latest_view(store)
     if newest is not None and learner in newest[1]:
-        announce_over(store, *newest, why)
+        announce_over(store, *newest, reason)

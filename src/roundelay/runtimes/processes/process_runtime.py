@@ -55,14 +55,14 @@ class ProcessRuntime:
         self.initial_rank, self.initial_size = place.learner, place.size
         name = f"record-{place.learner}-{attempt}.jsonl" if attempt else f"record-{place.learner}.jsonl"
         part = folder / name if folder is not None else None
-        self.record = Record(part, clock=self.clock, spans=options.spans)
+        self.record = Record(part, clock=self.clock, spans=options.max_spans)
         self.baton = StrategyLock()
         self.baton.take()
         began: float = store.settle("began", time.time())
         self._origin = time.monotonic() - (time.time() - began)
         self.store = store
         self._membership = MembershipProtocol(
-            store, place.learner, place.size, patience_seconds=options.patience_seconds, joins=attempt > 0
+            store, place.learner, place.size, heartbeat_timeout=options.heartbeat_timeout, joins=attempt > 0
         )
         self._session: Session | None = None
         self._me: Learner | None = None
@@ -79,7 +79,7 @@ class ProcessRuntime:
     # -- time and records ---------------------------------------------------------------------------------------
 
     @property
-    def who(self) -> str:
+    def member(self) -> str:
         """Our name in records."""
         if self._me is None:
             return f"learner {self.place.learner}"
@@ -92,11 +92,11 @@ class ProcessRuntime:
     def span(self, kind: Kind, begin: float, **what: Any) -> None:
         """Write down how the time since ``begin`` went, unless learners are meeting: all that is `evaluate`."""
         if self._still_since is None:
-            self.record.span(kind, self.who, begin, self.now(), **what)
+            self.record.span(kind, self.member, begin, self.now(), **what)
 
     def sent(self, nbytes: int) -> None:
         """Add to the bytes sent."""
-        self.record.add(self.who, "bytes", nbytes)
+        self.record.add(self.member, "bytes", nbytes)
 
     def pause_clock(self, *, paused: bool) -> None:
         """Count the time of a meeting as evaluation."""
@@ -123,7 +123,7 @@ class ProcessRuntime:
         """Agree on a new epoch with everyone who is here, and connect."""
         self._me, self._still_since = learner, None
         if self._session is not None:
-            self._end_epoch(report.get("why") or "a learner was lost")
+            self._end_epoch(report.get("reason") or "a learner was lost")
         while True:
             offer = Endpoint(self.place, self.options.transport, learner.weights.device.type, self._gone)
             with self.baton.down():
@@ -143,19 +143,19 @@ class ProcessRuntime:
         self._membership.watch(session.abort)
         return comm
 
-    def _end_epoch(self, why: str) -> None:
+    def _end_epoch(self, reason: str) -> None:
         assert self._session is not None
         if not self.elastic:
-            raise CommunicationError(f"{self._session.over or why}; this run cannot go on without it")
-        self._membership.end(self._session.over or why)
-        self._session.abort(why)
+            raise CommunicationError(f"{self._session.over or reason}; this run cannot go on without it")
+        self._membership.end(self._session.over or reason)
+        self._session.abort(reason)
         self._session.close()
         self._session = None
 
-    def _gone(self, why: str) -> None:
+    def _gone(self, reason: str) -> None:
         session = self._session
         if session is not None:
-            session.abort(why)
+            session.abort(reason)
 
     def has_newcomers(self, key: str = "") -> bool:
         """Tell whether somebody waits to join; all who ask by the same ``key`` are told the same."""
@@ -287,7 +287,7 @@ def from_environment(
         return None
     options = options or Options()
     torch.set_num_threads(options.threads)
-    store = meet(world, options.patience_seconds).under(part)
+    store = meet(world, options.heartbeat_timeout).under(part)
     place = ProcessInfo(world.rank, world.size, host=world.host, address=world.address)
     runtime = ProcessRuntime(store, place, options, folder=folder)
     atexit.register(runtime.stop)
@@ -295,6 +295,6 @@ def from_environment(
 
 
 @functools.cache
-def meet(world: environment.World, patience_seconds: float) -> KeyValueStore:
+def meet(world: environment.World, heartbeat_timeout: float) -> KeyValueStore:
     """Connect to the store, or keep it, once in a process."""
-    return world.connect(patience_seconds)
+    return world.connect(heartbeat_timeout)

@@ -27,11 +27,11 @@ Transport = Literal["auto", "gloo", "shared"]
 class Options:
     """Settings of a run on processes."""
 
-    patience_seconds: float = 30.0
+    heartbeat_timeout: float = 30.0
     """How long a learner may be silent before the others go on without it."""
     slow: dict[int, float] = field(default_factory=dict)
     """By rank: how many times longer its gradients are to take."""
-    spans: int = 2000
+    max_spans: int = 2000
     """How many spans of time each learner records singly."""
     threads: int = 1
     """Threads that each learner computes with."""

@@ -76,9 +76,9 @@ class SimulatedNetwork:
             return 0.0
         home, away = self.homes[source], self.homes[target]
         if home == away:
-            link, way_out, way_in = self.cluster.inside, self._learners[source][0], self._learners[target][1]
+            link, way_out, way_in = self.cluster.intra_node, self._learners[source][0], self._learners[target][1]
         else:
-            link, way_out, way_in = self.cluster.between, self._nodes[home][0], self._nodes[away][1]
+            link, way_out, way_in = self.cluster.inter_node, self._nodes[home][0], self._nodes[away][1]
         seconds = slower * x_bytes * self.scale / link.bandwidth
 
         def leave() -> None:
@@ -129,9 +129,9 @@ class SimulatedNetwork:
     def used(self) -> dict[str, list[tuple[float, float]]]:
         """Return for how long the busier way of each link was in use so far, and how much of that was latency.
 
-        By ``inside``, of each rank's link in its node, and ``between``, of each node's link to the others.
+        By ``intra_node``, of each rank's link in its node, and ``inter_node``, of each node's link to the others.
         """
-        links = {"inside": self._learners, "between": [self._nodes[home] for home in sorted(self._nodes)]}
+        links = {"intra_node": self._learners, "inter_node": [self._nodes[home] for home in sorted(self._nodes)]}
         return {name: [max((p.busy, p.latent) for p in ports) for ports in both] for name, both in links.items()}
 
     def capture(self) -> list[float]:
@@ -150,7 +150,7 @@ class SimulatedNetwork:
         """Return the slowest link of a collective, and the ways it occupies."""
         if members not in self._links:
             nodes = sorted({self.homes[member] for member in members})
-            inside, between = self.cluster.inside, self.cluster.between
+            inside, between = self.cluster.intra_node, self.cluster.inter_node
             if len(nodes) == 1:
                 self._links[members] = (inside, tuple(port for member in members for port in self._learners[member]))
             else:

@@ -16,8 +16,8 @@ __all__ = ["ReplayOrder"]
 class ReplayOrder:
     """Lets a learner's doings happen in the order of ``tokens``, each when those before it have happened."""
 
-    def __init__(self, kernel: VirtualLoop, who: str, tokens: Sequence[str]) -> None:
-        self._kernel, self._who, self._tokens, self._turn = kernel, who, tokens, 0
+    def __init__(self, kernel: VirtualLoop, member: str, tokens: Sequence[str]) -> None:
+        self._kernel, self._who, self._tokens, self._turn = kernel, member, tokens, 0
         self._waiting: dict[str, deque[Callable[[str], None]]] = defaultdict(deque)
 
     async def mark(self, what: str) -> None:

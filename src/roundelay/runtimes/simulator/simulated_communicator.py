@@ -26,7 +26,7 @@ T = TypeVar("T")
 class SimulatedRank:
     """One rank of the cluster: who sits there, and from when its serving is free."""
 
-    who: str = ""
+    member: str = ""
     opened: VirtualFuture[tuple[Learner, Strategy]] = field(
         default_factory=lambda: VirtualFuture("a learner that serves")
     )
@@ -100,9 +100,9 @@ class _Verb(Generic[T]):
             label = event.label
             moving = min(end - begin, label.seconds) if isinstance(label, _Moving) else 0.0
             moving, end = moving + handling, sim.kernel.now
-            who = sim.seats[self.comm.members[self.comm.rank]].who
-            sim.record.span("wait", who, begin, end - moving)
-            sim.record.span("communicate", who, end - moving, end)
+            member = sim.seats[self.comm.members[self.comm.rank]].member
+            sim.record.span("wait", member, begin, end - moving)
+            sim.record.span("communicate", member, end - moving, end)
         return event.value
 
 
@@ -231,11 +231,11 @@ class SimulatedCommunicator:
 
     def _check_epoch(self) -> None:
         if self.sim.over or self.epoch != self.sim.epoch:
-            raise LearnerLost(self.sim.why)
+            raise LearnerLost(self.sim.reason)
 
     def name_of(self, rank: int) -> str:
         """Return the name of one of the group."""
-        return self.sim.seats[self.members[rank]].who
+        return self.sim.seats[self.members[rank]].member
 
     def _box(self, source: int, target: int, number: int) -> VirtualFuture[Tensor]:
         key = (source, target, number)
@@ -288,7 +288,7 @@ class _Request:
             seat.held.append(self.serve)
             return
         learner, strategy = seat.opened.value
-        sim.record.span("serve", seat.who, self.begin, sim.kernel.now, source=self.comm.rank)
+        sim.record.span("serve", seat.member, self.begin, sim.kernel.now, source=self.comm.rank)
         if sim.handles:
             seat.owes += sim.handling(self.x.nbytes)
         given = strategy.serve(learner, self.x, self.comm.rank)

@@ -1,8 +1,8 @@
 """Who is here, in a simulated cluster: membership epochs as on processes, and all that can befall a learner.
 
-A killed learner is known to be lost after ``cluster.detection_seconds``, as a launcher sees it; one that stands still
-or is cut off, by its silence, after ``cluster.patience_seconds``.  It is left out, and asks to join again when it wakes
-or the cut heals; so does one that was started again.  Newcomers are let in when the others next assemble.
+A killed learner counts as lost after ``cluster.detection_seconds``, as with a real launcher; one that is stopped or
+isolated, after ``cluster.heartbeat_timeout`` without a heartbeat.  It is left out, and asks to join again when it wakes
+or the partition ends; so does a restarted learner.  Newcomers are admitted at the next rendezvous.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from roundelay.errors import LearnerLost
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtime import MakePlan, Membership
-from roundelay.runtimes.cluster import Cluster, Cut, Fault, SlowLink, Stop, Straggler
+from roundelay.runtimes.cluster import Cluster, Fault, NetworkPartition, SlowLink, Stop, Straggler
 from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop, VirtualTask
 from roundelay.runtimes.simulator.network import SimulatedNetwork
 from roundelay.runtimes.simulator.simulated_communicator import SimulatedRank
@@ -23,7 +23,7 @@ from roundelay.runtimes.simulator.simulated_communicator import SimulatedRank
 __all__ = ["Disturbance", "SimulatedMembership"]
 
 SOON_SECONDS = 1e-3
-Disturbance = Fault | Stop | Cut | SlowLink | Straggler
+Disturbance = Fault | Stop | NetworkPartition | SlowLink | Straggler
 
 
 class SimulatedMembership:
@@ -35,7 +35,7 @@ class SimulatedMembership:
         self.kernel, self.cluster, self.seats, self.servers, self.record = kernel, cluster, seats, servers, record
         self.network: SimulatedNetwork
         self.alive = list(range(len(seats)))  # whom the others count on, in rank order
-        self.epoch, self.over, self.why = -1, False, ""
+        self.epoch, self.over, self.reason = -1, False, ""
         self.pending: dict[VirtualFuture[Any], None] = {}  # what an epoch's end has to wake
         self.tasks: dict[int, VirtualTask[Any]] = {}  # by seat: of who sits there now
         self.safe: dict[int, list[int]] = {}  # by id: what was put down as surely trained
@@ -57,7 +57,7 @@ class SimulatedMembership:
             self.kernel.after(fault.at_seconds, functools.partial(self._kill, fault))
         for stop in cluster.stops:
             self.kernel.after(stop.at_seconds, functools.partial(self._stop, stop))
-        for cut in cluster.cuts:
+        for cut in cluster.partitions:
             self.kernel.after(cut.at_seconds, functools.partial(self._cut, cut))
         for slow in cluster.slow_links:
             self.kernel.after(slow.begin_seconds, functools.partial(self._slow, slow))
@@ -100,7 +100,7 @@ class SimulatedMembership:
         elif seat in self.alive:
             self._arrivals[seat] = arrival
             if self.epoch >= 0 and not self.over:
-                self._end_epoch(str(arrival[1].get("why") or "a learner was lost"))
+                self._end_epoch(str(arrival[1].get("reason") or "a learner was lost"))
             else:
                 self._form_if_all_here()
         else:
@@ -126,16 +126,16 @@ class SimulatedMembership:
         """Put down what is surely trained."""
         self.safe.setdefault(self._ids[seat], []).extend(numbers)
 
-    def _lose(self, seat: int, why: str) -> None:
+    def _lose(self, seat: int, reason: str) -> None:
         """Count on a learner no more."""
         if seat not in self.alive or self.finished:
             return
         self.alive.remove(seat)
         arrival = self._arrivals.pop(seat, None)
         if arrival is not None:
-            self.kernel.fail(arrival[3], LearnerLost(why))
+            self.kernel.fail(arrival[3], LearnerLost(reason))
         self._give_up_if_nobody_is_left()
-        self._end_epoch(why)
+        self._end_epoch(reason)
 
     def _give_up_if_nobody_is_left(self) -> None:
         if not self.alive:
@@ -143,11 +143,11 @@ class SimulatedMembership:
                 self.kernel.after(0.0, self.tasks[seat].kill)
             self._asking = []
 
-    def _end_epoch(self, why: str) -> None:
-        self.over, self.why = True, why
+    def _end_epoch(self, reason: str) -> None:
+        self.over, self.reason = True, reason
         pending, self.pending = list(self.pending), {}
         for event in pending:
-            self.kernel.fail(event, LearnerLost(why))
+            self.kernel.fail(event, LearnerLost(reason))
         self._close_seats()
         self._form_if_all_here()
 
@@ -189,7 +189,7 @@ class SimulatedMembership:
         ) or self.kernel.now == 0.0:  # the first to be here may yet begin the record anew
             self.kernel.after(SOON_SECONDS, lambda: self._write(what, seat, **more))
         else:
-            self.record.write("chaos", self.seats[seat].who, self.kernel.now, what=what, **more)
+            self.record.write("fault", self.seats[seat].member, self.kernel.now, kind=what, **more)
 
     def _kill(self, fault: Fault) -> None:
         seat = self.servers + fault.learner
@@ -202,22 +202,21 @@ class SimulatedMembership:
             self._asking.remove(seat)
         self._arrivals.pop(seat, None)
         self.seats[seat].opened, self.seats[seat].held = VirtualFuture("a learner that serves"), None
-        self.record.write("killed", self.seats[seat].who, self.kernel.now)
         self._write("kill", seat)
-        why = f"{self.seats[seat].who} is lost"
-        self.kernel.after(self.cluster.detection_seconds, lambda: self._lose_dead(seat, why))
+        reason = f"{self.seats[seat].member} is lost"
+        self.kernel.after(self.cluster.detection_seconds, lambda: self._lose_dead(seat, reason))
         if fault.restart_seconds is not None:
             self.kernel.after(
                 max(self.cluster.detection_seconds, fault.restart_seconds), lambda: self._start_again(seat)
             )
 
-    def _lose_dead(self, seat: int, why: str) -> None:
+    def _lose_dead(self, seat: int, reason: str) -> None:
         if seat in self._dead:
-            self._lose(seat, why)
+            self._lose(seat, reason)
 
     def _start_again(self, seat: int) -> None:
         if seat in self._dead and not self.finished and self.alive:
-            self._lose(seat, f"{self.seats[seat].who} is lost")
+            self._lose(seat, f"{self.seats[seat].member} is lost")
             self._dead.discard(seat)
             self._write("restart", seat)
             self.restart(seat)
@@ -232,8 +231,8 @@ class SimulatedMembership:
         self.seats[seat].held = held
         self._write("stop", seat, seconds=stop.seconds)
         self.kernel.after(stop.seconds, lambda: self._wake(seat, task, held))
-        if stop.seconds > self.cluster.patience_seconds:
-            self.kernel.after(self.cluster.patience_seconds, lambda: self._miss(seat, task))
+        if stop.seconds > self.cluster.heartbeat_timeout:
+            self.kernel.after(self.cluster.heartbeat_timeout, lambda: self._miss(seat, task))
 
     def _wake(self, seat: int, task: VirtualTask[Any], held: list[Callable[[], None]]) -> None:
         if task is self.tasks[seat] and seat not in self._dead:
@@ -245,19 +244,19 @@ class SimulatedMembership:
 
     def _miss(self, seat: int, task: VirtualTask[Any]) -> None:
         if task is self.tasks[seat] and seat not in self._dead:
-            self._lose(seat, f"{self.seats[seat].who} has been silent for {self.cluster.patience_seconds:g} s")
+            self._lose(seat, f"{self.seats[seat].member} has been silent for {self.cluster.heartbeat_timeout:g} s")
 
-    def _cut(self, cut: Cut) -> None:
+    def _cut(self, cut: NetworkPartition) -> None:
         seats = [self.servers + learner for learner in cut.learners]
         if all(self._gone(seat) for seat in seats) or any(self.network.cut_for(seat) for seat in seats):
             return
         self.fired.append(cut)
         self.network.cut(seats, self.kernel.now + cut.seconds)
         for seat in seats:
-            self._write("cut", seat, seconds=cut.seconds)
-            if cut.seconds > self.cluster.patience_seconds and seat not in self._dead:
+            self._write("isolate", seat, seconds=cut.seconds)
+            if cut.seconds > self.cluster.heartbeat_timeout and seat not in self._dead:
                 missed = functools.partial(self._miss, seat, self.tasks[seat])
-                self.kernel.after(self.cluster.patience_seconds, missed)
+                self.kernel.after(self.cluster.heartbeat_timeout, missed)
 
     def _slow(self, slow: SlowLink) -> None:
         seat = self.servers + slow.learner

@@ -51,7 +51,7 @@ class Simulation(SimulatedMembership):
             raise SettingsError(f"learners must be at least 1, not {learners}")
         size = learners + servers
         seats = [
-            SimulatedRank(who=f"server {rank}" if rank < servers else f"learner {rank - servers}")
+            SimulatedRank(member=f"server {rank}" if rank < servers else f"learner {rank - servers}")
             for rank in range(size)
         ]
         record = record if record is not None else Record(None, clock="virtual")
@@ -66,7 +66,7 @@ class Simulation(SimulatedMembership):
 
     def start(self, seat: int, work: Coroutine[Any, Any, Any]) -> VirtualTask[Any]:
         """Let a learner's training begin when the simulation runs."""
-        task = self.kernel.spawn(work, self.seats[seat].who)
+        task = self.kernel.spawn(work, self.seats[seat].member)
         self.watch_end(seat, task)
         return task
 
@@ -85,7 +85,7 @@ class Simulation(SimulatedMembership):
 
     def send(self, x_bytes: int, source: int, target: int, arrived: Callable[[], None]) -> float:
         """Charge the network for a message."""
-        self.record.add(self.seats[source].who, "bytes", x_bytes * self.network.scale)
+        self.record.add(self.seats[source].member, "bytes", x_bytes * self.network.scale)
         return self.network.transfer(x_bytes, source, target, arrived)
 
     def handling(self, x_bytes: float) -> float:
@@ -99,7 +99,7 @@ class Simulation(SimulatedMembership):
         size = len(members)
         share = {"mean": 2 * (size - 1) / size, "gather": size - 1, "broadcast": 1.0 if size > 1 else 0.0}[verb]
         for member, x_bytes in zip(members, sizes, strict=True):
-            self.record.add(self.seats[member].who, "bytes", x_bytes * self.network.scale * share)
+            self.record.add(self.seats[member].member, "bytes", x_bytes * self.network.scale * share)
 
     def logged(self, what: str, seat: int, source: int) -> None:
         """Log an event in the order in which it took effect, where a log is kept."""
@@ -142,7 +142,7 @@ class SimulatedRuntime:
     def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a common number; asking costs no virtual time."""
         if self.sim.over or self._epoch != self.sim.epoch:
-            raise LearnerLost(self.sim.why)
+            raise LearnerLost(self.sim.reason)
         event: VirtualFuture[int] = VirtualFuture(key)
         cut = self.sim.network.cut_for(self.initial_rank)
         if cut:
@@ -177,7 +177,7 @@ class SimulatedRuntime:
                 work.ready(part)
         else:
             await kernel.sleep(seconds)
-        self.record.span("compute", seat.who, begin, kernel.now, frames=learner.frames)
+        self.record.span("compute", seat.member, begin, kernel.now, frames=learner.frames)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Refuse: the kernel runs all learners' coroutines in turn."""
@@ -261,7 +261,7 @@ def time_only(
     sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=tally)
     sim.mean_of, tally.links = mean_of_stand_ins, sim.network.used
     budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)
-    task = StandInTask(budget.per_epoch, frames)
+    task = StandInTask(budget.minibatches_per_epoch, frames)
 
     def make(runtime: SimulatedRuntime) -> Training:
         learner = StandInLearner(parameters)
@@ -288,7 +288,7 @@ def replay(
     """Train again as learners did elsewhere, each in the order that it wrote down, by rank."""
     sim = Simulation(cluster, learners=len(orders) - servers, servers=servers, record=record)
     for seat, tokens in enumerate(orders):
-        sim.orders[seat] = ReplayOrder(sim.kernel, sim.seats[seat].who, tokens)
+        sim.orders[seat] = ReplayOrder(sim.kernel, sim.seats[seat].member, tokens)
     return _run(sim, lambda runtime: make(runtime, sim.orders[runtime.initial_rank]))
 
 

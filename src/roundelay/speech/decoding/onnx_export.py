@@ -61,7 +61,7 @@ def export_onnx(run: Path, out: Path | None = None) -> dict[str, Any]:
 
 def _write(model: AcousticModel, path: Path, where: str) -> tuple[float, str]:
     """Try exporters and example lengths until one gives a file that is right at every length."""
-    why = "no exporter took it"
+    reason = "no exporter took it"
     exporters = {"trace": _trace, "dynamo": _dynamo}
     # Tracing is faster, but does not know how frames are spliced.
     for name in reversed(exporters) if model.framewise else exporters:
@@ -74,8 +74,8 @@ def _write(model: AcousticModel, path: Path, where: str) -> tuple[float, str]:
             except MissingExtra:
                 raise
             except Exception as error:
-                why = " ".join(str(error).split())[:200] or type(error).__name__
-    raise NumericalError(f"{where}: the model cannot be written as ONNX by torch {torch.__version__}: {why}")
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+    raise NumericalError(f"{where}: the model cannot be written as ONNX by torch {torch.__version__}: {reason}")
 
 
 def _trace(model: AcousticModel, example: torch.Tensor, path: Path) -> None:

@@ -149,7 +149,7 @@ class Extraction:
                     raise
         finally:
             torch.set_num_threads(threads)
-        complaints = {name: why for part in parts for name, why in part.complaints.items()}
+        complaints = {name: reason for part in parts for name, reason in part.complaints.items()}
         write_json(folder / SOUNDS, {"seconds": sum(part.seconds for part in parts), "complaints": complaints})
         if self._scope == "speaker":
             rows = {name: [found.mean.tolist(), found.deviation.tolist()] for name, found in moments.items()}

@@ -69,8 +69,8 @@ def _split(folder: Path, name: str, copies: Sequence[Copy], settings: FeatureSet
         "speakers": len({utterance.speaker for utterance in originals}),
         "words": sum(len(utterance.words) for utterance in originals),
         "vocabulary": len({word for utterance in originals for word in utterance.words}),
-        "silent": sorted(name for name, why in sounds["complaints"].items() if why == "silent"),
-        "clipped": sorted(name for name, why in sounds["complaints"].items() if why == "clipped"),
+        "silent": sorted(name for name, reason in sounds["complaints"].items() if reason == "silent"),
+        "clipped": sorted(name for name, reason in sounds["complaints"].items() if reason == "clipped"),
         "aligned": len(ArrayStore(folder / "alignments" / name / "senones")),
         "failed": dict(sorted(failed.items())),
     }
@@ -107,7 +107,7 @@ def check(folder: str | os.PathLike[str]) -> dict[str, Any]:
             problems.append(str(error))
     summary = read_json(data.folder / "summary.json")
     for split, part in summary["splits"].items():
-        problems += [f"{split}: {name} was not aligned: {why}" for name, why in part["failed"].items()]
+        problems += [f"{split}: {name} was not aligned: {reason}" for name, reason in part["failed"].items()]
         problems += [f"{split}: {name} is {kind}" for kind in ("silent", "clipped") for name in part[kind]]
     return {"folder": str(data.folder), **summary, "problems": problems}
 
@@ -139,7 +139,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
             f"{name:<10} {part['utterances'] + part['copies']:>10} {part['hours']:>8.3f} {part['speakers']:>8} "
             f"{part['words']:>8} {part['aligned']:>8} {len(part['failed']):>6}"
         )
-        result += [f"  {name}: not aligned: {utt}: {why}" for utt, why in list(part["failed"].items())[:5]]
+        result += [f"  {name}: not aligned: {utt}: {reason}" for utt, reason in list(part["failed"].items())[:5]]
         for kind in ("silent", "clipped"):
             if part[kind]:
                 result.append(f"  {name}: {len(part[kind])} {kind}: {_some(part[kind])}")

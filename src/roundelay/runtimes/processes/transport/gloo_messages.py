@@ -114,10 +114,10 @@ class GlooTransport:
         with self._news:
             self._news.notify_all()
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """Have all who wait raise."""
         with self._news:
-            self._why = self._why or why
+            self._why = self._why or reason
             self._news.notify_all()
 
     def close(self) -> None:
@@ -226,9 +226,9 @@ class GlooTransport:
                 self._inbox[source, label].append(message)
             self._news.notify_all()
 
-    def _report(self, why: str) -> None:
+    def _report(self, reason: str) -> None:
         if not self._closed and self._why is None:
-            self._lost(why)
+            self._lost(reason)
 
 
 class _Letter:

@@ -122,7 +122,7 @@ class Transport(Protocol):
     def poke(self) -> None:
         """Have all who wait in this process check again."""
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """Have all who wait, now and later, raise `LearnerLost`."""
 
     def close(self) -> None:

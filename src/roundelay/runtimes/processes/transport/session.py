@@ -55,11 +55,11 @@ class Session:
         self.groups[key] = tuple(members)
         return key
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """End this epoch: all who wait raise `LearnerLost`."""
         if self.over is None:
-            self.over = why
-            self.post.abort(why)
+            self.over = reason
+            self.post.abort(reason)
 
     def close(self) -> None:
         """Give back all that this epoch has used."""

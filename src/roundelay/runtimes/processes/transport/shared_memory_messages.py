@@ -116,9 +116,9 @@ class SharedMemoryTransport:
         for bell in self._bells[self.rank] if self._bells else ():
             bell.ring()
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """Have all who wait raise."""
-        self._why = self._why or why
+        self._why = self._why or reason
         self.poke()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Kill, stop and cut off learners, thousands of times, and write down what happens.
 
-``make chaos`` runs all parts; each can be run by itself, is taken up where it was left, and adds to one file of
-results (``build/chaos/results.jsonl``).  ``python benchmarks/chaos.py table`` makes the tables of
-docs/explanation/reliability.md of it; ``python benchmarks/chaos.py simulate --strategy bmuf --seed 17`` shows one
+``make faults`` runs all parts; each can be run by itself, is taken up where it was left, and adds to one file of
+results (``build/faults/results.jsonl``).  ``python benchmarks/faults.py table`` makes the tables of
+docs/explanation/reliability.md of it; ``python benchmarks/faults.py simulate --strategy bmuf --seed 17`` shows one
 simulated schedule again.
 """
 # ruff: noqa: E402 (what the tests use, too, lies beside them)
@@ -25,17 +25,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "runtimes"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-import faults
 import schedules
 import torch
-from faults import Fault
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-import chaos_tables
+import fault_tables
+import faults
+from faults import Fault
 from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.strategies import STRATEGIES
 
-RESULTS = ROOT / "build" / "chaos" / "results.jsonl"
+RESULTS = ROOT / "build" / "faults" / "results.jsonl"
 MINIBATCHES, REJOIN_MINIBATCHES = 160, 480  # the latter is long enough to start a learner again
 TASK = {"pause_seconds": 0.008, "rate": 0.05, "momentum": 0.5}
 PROCESSES = 4
@@ -87,7 +87,7 @@ def silence(strategy: str, seed: int) -> Result:
     """Have a rank fall silent for good, at a patience of a second: nobody sees a process end."""
     draw = random.Random(f"silence {strategy} {seed}")
     fault = Fault(draw.randrange(PROCESSES), draw.uniform(0.05, 0.4), (signal.SIGSTOP,))
-    return _on_processes(strategy, [fault], Options(patience_seconds=1.0))
+    return _on_processes(strategy, [fault], Options(heartbeat_timeout=1.0))
 
 
 def stop(strategy: str, seed: int) -> Result:
@@ -97,7 +97,7 @@ def stop(strategy: str, seed: int) -> Result:
     enough = 600 if patience > STOP_SECONDS and len(STRATEGIES[strategy]().lockstep_groups(3)) == 1 else 2600
     given = settings(strategy, minibatches=enough, step_seconds=STOP_STEP_SECONDS)
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(patience_seconds=patience)
+        options = Options(heartbeat_timeout=patience)
         outcome = faults.run(given, size=PROCESSES, folder=Path(folder), faults=[fault], options=options)
     meanwhile = {
         learner: sum(fault.at < moment < fault.at + STOP_SECONDS for moment, _ in steps)
@@ -262,7 +262,7 @@ def main() -> None:
         return
     wrong = sum(run_part(part, given.strategy, given.most) for part in parts if part != "table")
     if "table" in parts:
-        chaos_tables.write(read(), ROOT / "docs" / "explanation" / "reliability.md")
+        fault_tables.write(read(), ROOT / "docs" / "explanation" / "reliability.md")
     if wrong:
         sys.exit(f"{wrong} runs went wrong")
 

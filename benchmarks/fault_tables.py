@@ -1,4 +1,4 @@
-"""Tables of what `chaos.py` has found, written into docs/explanation/reliability.md between two marks."""
+"""Tables of what `faults.py` has found, written into docs/explanation/reliability.md between two marks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 TOLERANCE = 0.15  # of the loss undisturbed; every other run ends with fewer learners, hence more and smaller steps
 Result = dict[str, Any]
 
