@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal, overload
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from roundelay.communicator import DeferredReply
 from roundelay.learner import Learner
 
-__all__ = ["Asynchronous", "OptimizerState", "Strategy"]
+__all__ = ["Asynchronous", "OptimizerState", "Strategy", "period_setting"]
 
 OptimizerState = Literal["keep", "average", "reset"]
 """What happens to a learner's optimizer state when weights are averaged."""
@@ -26,6 +27,9 @@ class Strategy:
     that `overlap` or `ready` starts is awaited in `step`.
 
     Ranks below ``servers`` only serve; the others train.
+
+    What happens only after some number of steps has that number in a field called ``period`` or, where the paper has
+    blocks, ``block``; so that `period_setting` finds it.
     """
 
     servers: int = 0
@@ -127,3 +131,12 @@ class _Singles(Sequence[Sequence[int]]):
     def __getitem__(self, index: int | slice) -> Sequence[int] | Sequence[Sequence[int]]:
         numbers = range(self._size)[index]
         return (numbers,) if isinstance(numbers, int) else [(number,) for number in numbers]
+
+
+def period_setting(kind: type[Strategy]) -> str | None:
+    """Return the setting that says after how many steps what a learner does repeats; ``None``: after each.
+
+    The same with ``_frames`` behind it, where a strategy has that, is in frames and goes before it.
+    """
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # strategies are dataclasses
+    return next((name for name in ("block", "period") if name in names), None)

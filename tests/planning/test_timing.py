@@ -6,12 +6,14 @@ import dataclasses
 
 import pytest
 
+from cases import SETTINGS
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
 from roundelay.planning.plan_text import answer, say_effect
 from roundelay.planning.ranking import PAPERS, make_plan, moved, sensitivity
 from roundelay.planning.timing import fitted, period_of, time_strategy
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, Straggler
 from roundelay.strategies import ADPSGD, BMUF, STRATEGIES, Averaging, DelayByOne, Hierarchical, Synchronous
+from roundelay.strategy import Strategy, period_setting
 
 WIDE = Cluster(
     nodes=8,
@@ -39,6 +41,14 @@ def test_windows_are_whole_periods() -> None:
     assert [period_of(s, 100) for s in (Synchronous(), Averaging(), BMUF(), BMUF(block_frames=450))] == [1, 10, 50, 5]
     assert period_of(Hierarchical(outer=Averaging(period=3)), 100) == 3
     assert time_strategy(Averaging(period=7), WIDE, 8).step_seconds == pytest.approx(0.1 + ALL_REDUCE / 7)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_period_is_found(name: str) -> None:
+    kind, given = STRATEGIES[name], SETTINGS.get(name, {})
+    assert period_of(kind(**given), 100) == given.get("block", given.get("period", 1))
+    if kind.boundary is not Strategy.boundary:  # learners hold the same every so many steps only
+        assert period_setting(kind) is not None
 
 
 def test_a_hierarchy_goes_by_the_nodes() -> None:

@@ -78,6 +78,9 @@ def test_the_baseline_is_added_and_healthy(tmp_path: Path) -> None:
         ('{ name = "bmuf", block = 5 }', 16, 5, "32 blocks of 5 steps fit the budget, not 20 x 4 learners"),
         ('"averaging"', 4, 2, ""),  # which forgets, and needs just 20
         ('"averaging"', 32, 10, ""),
+        ('"slowmo"', 16, 2, ""),
+        ('"asgd-updates"', 4, 2, ""),
+        ('"gossip-pga"', 4, 10, ""),  # which mixes between its periods, too
         ('"easgd"', 1, 1, "10 blocks of 1 steps fit the budget, not 20"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 
 from command import ROUNDELAY
 from roundelay.errors import CheckpointError, SettingsError
+from roundelay.strategies import STRATEGIES
 from roundelay.study.definition import Study
 from roundelay.study.matrix import PlannedCell, expand
 from roundelay.study.scheduler import Scheduler, choose_rate
@@ -69,6 +70,20 @@ def test_a_study_runs_once_and_grows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert json.loads((out / "runs" / "synchronous-2-seed-2" / "cell.json").read_text())["rate"] == chosen
     with pytest.raises(SettingsError, match="was computed with other settings"):
         run(write_study(tmp_path / "s.toml", epochs=2), out)
+
+
+@pytest.mark.slow
+def test_every_strategy_can_be_compared(tmp_path: Path) -> None:
+    # 20 steps of each learner, of which 2 blocks are enough: periods above 1, so that something happens within them
+    path = write_study(
+        tmp_path / "s.toml", strategies=list(STRATEGIES), learners="[4]", seeds="[1]", rates="[]", epochs=2,
+        target=1.0, more="blocks = 2",
+    )  # fmt: skip
+    scheduler, _ = run(path, tmp_path / "out")
+    assert {outcome["error"] for outcome in scheduler.outcomes.values()} == {""}
+    rows = {row["strategy"]: row for row in summarise(tmp_path / "out")["rows"] if row["learners"] == 4}
+    assert rows.keys() == STRATEGIES.keys()
+    assert all(row["rank"] for row in rows.values())  # none is outside its regime
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from roundelay.runs.record import KINDS
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies.hierarchical import Hierarchical
-from roundelay.strategy import Strategy
+from roundelay.strategy import Strategy, period_setting
 
 __all__ = ["Timing", "fitted", "period_of", "time_strategy"]
 
@@ -50,14 +50,12 @@ class Timing:
 def period_of(strategy: Strategy, frames: int) -> int:
     """Return after how many steps what a learner does repeats."""
     inner = strategy.outer if isinstance(strategy, Hierarchical) else strategy
-    for name in ("block", "period", "every"):
-        in_frames = getattr(inner, f"{name}_frames", None)
-        if isinstance(in_frames, int):
-            return -(-in_frames // frames)
-        steps = getattr(inner, name, None)
-        if isinstance(steps, int):
-            return steps
-    return 1
+    setting = period_setting(type(inner))
+    if setting is None:
+        return 1
+    in_frames = getattr(inner, f"{setting}_frames", None)
+    steps: int = getattr(inner, setting) if in_frames is None else -(-in_frames // frames)
+    return steps
 
 
 def fitted(strategy: Strategy, cluster: Cluster, learners: int) -> Strategy:

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from roundelay.strategies import STRATEGIES
+from roundelay.strategies import find
+from roundelay.strategy import period_setting
 
 __all__ = ["REGIMES", "Fitted", "Regime", "fit_period", "nodes_for", "scaled", "scaling"]
 
@@ -15,8 +16,8 @@ __all__ = ["REGIMES", "Fitted", "Regime", "fit_period", "nodes_for", "scaled", "
 class Regime:
     """The conditions under which the papers of a strategy have it work."""
 
-    period: str | None = None
-    """The setting that says how many steps a block has."""
+    blocks: bool = True
+    """Whether a strategy with a period needs many of them in its budget."""
     remembers: bool = False
     """Whether it carries something on over some N blocks, so that it needs N times as many as one that forgets."""
     gain: int = 1
@@ -25,18 +26,20 @@ class Regime:
 
 REGIMES = {
     # The momentum over blocks remembers some N of them; its gain N makes up for the mean, at an unchanged rate.
-    "bmuf": Regime("block", remembers=True, gain=0),
-    "diloco": Regime("block", remembers=True, gain=0),
-    "slowmo": Regime("block", remembers=True, gain=0),
+    "bmuf": Regime(remembers=True, gain=0),
+    "diloco": Regime(remembers=True, gain=0),
+    "slowmo": Regime(remembers=True, gain=0),
     # The centre moves by 0.9/N of the way at each of N exchanges: it follows the mean, and forgets within a period.
-    "easgd": Regime("period"),
-    "easgd-synchronous": Regime("period"),
-    "averaging": Regime("period"),
-    # The server takes a whole step for each gradient.
+    "easgd": Regime(),
+    "easgd-synchronous": Regime(),
+    "averaging": Regime(),
+    # It mixes at each step; the averages over all come on top, and with many of them it would be synchronous SGD.
+    "gossip-pga": Regime(blocks=False),
+    # The server takes a whole step for each gradient, or adds up what learners have moved.
     "asgd": Regime(gain=0),
     "asgd-updates": Regime(gain=0),
 }
-"""Strategies that are not here take a step along the mean of all gradients and have no blocks."""
+"""Strategies that are not here take a step along the mean of all gradients, and forget within a period if any."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,13 @@ def fit_period(strategy: dict[str, Any], *, minibatches: int, learners: int, wan
 
     Enough are ``wanted`` blocks, times the learners for a strategy that remembers.
     """
-    regime = REGIMES.get(strategy["name"], Regime())
-    if regime.period is None or learners == 1 or f"{regime.period}_frames" in strategy:
+    kind, regime = find(strategy["name"]), REGIMES.get(strategy["name"], Regime())
+    setting = period_setting(kind) if regime.blocks else None
+    if setting is None or learners == 1 or f"{setting}_frames" in strategy:
         return Fitted()
     steps, enough = minibatches // learners, wanted * (learners if regime.remembers else 1)
-    usual: int = getattr(STRATEGIES[strategy["name"]], regime.period)
-    period: int = strategy.setdefault(regime.period, max(1, min(usual, steps // enough)))
+    usual: int = getattr(kind, setting)
+    period: int = strategy.setdefault(setting, max(1, min(usual, steps // enough)))
     if steps // period >= enough:
         return Fitted(period, usual)
     needs = f"{wanted} x {learners} learners" if regime.remembers else str(wanted)
