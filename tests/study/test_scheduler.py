@@ -155,7 +155,7 @@ class Killer(Notes):
 def _is_worker(folder: Path) -> bool:
     try:
         mine = f"PPid:\t{os.getpid()}\n" in (folder / "status").read_text()
-        return mine and b"roundelay.study.worker" in (folder / "cmdline").read_bytes()
+        return mine and b"roundelay.study.cell_worker" in (folder / "cmdline").read_bytes()
     except OSError:
         return False
 
