@@ -33,7 +33,7 @@ def test_weighs_by_frames() -> None:
 def test_a_period_in_frames_is_rounded_up_to_minibatches() -> None:
     job = tiny_job(Averaging(period_frames=33))  # minibatches have 16 frames
     strategy: Any = simulated(job, 2).trainings[0].strategy
-    assert strategy.every == 3
+    assert strategy.period_steps == 3
     assert strategy.rounds == 30 // 3
 
 

@@ -43,7 +43,7 @@ def test_an_unfinished_block_counts_without_momentum() -> None:
 
 def test_blocks_in_frames() -> None:
     strategy: Any = simulated(tiny_job(BMUF(block_frames=33)), 2).trainings[0].strategy
-    assert strategy.every == 3
+    assert strategy.block_steps == 3
 
 
 def test_momentum_survives_a_loss() -> None:
@@ -56,7 +56,7 @@ def test_momentum_survives_a_loss() -> None:
             super().regroup(learner)
             kept.append(float(before.norm()))
             assert torch.equal(before, self.delta)
-            assert torch.allclose(self.start(self.model), learner.weights, atol=1e-7)
+            assert torch.allclose(self.block_start(self.model), learner.weights, atol=1e-7)
             assert self.eta == pytest.approx(2 / 3)
 
     simulated(tiny_job(Watched(block=2)), 4, cluster)

@@ -34,7 +34,7 @@ def test_the_outer_step_is_torch_nesterov_sgd_along_the_pseudo_gradient(learners
 
     class Logged(DiLoCo):
         async def step(self, learner: Learner) -> None:
-            if (self.steps + 1) % self.every == 0:
+            if (self.steps + 1) % self.block_steps == 0:
                 learner.descend()
                 mean = await learner.comm.mean(learner.weights.clone())
                 learner.grad.zero_()

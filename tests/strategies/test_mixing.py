@@ -22,7 +22,6 @@ from roundelay.strategies.topologies import (
     FixedGraph,
     Ring,
     find_topology,
-    fitting,
 )
 from roundelay.strategy import Strategy
 from roundelay.theory.consensus import consensus, curve, formula, measure, noise_gain, pairwise, steps_to, together
@@ -45,7 +44,7 @@ TABLE = (
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", sorted(TOPOLOGIES))
 def test_whoever_sends_is_heard_and_the_mean_is_kept(name: str, size: int) -> None:
-    topology = fitting(find_topology(name, seed=3), size)
+    topology = find_topology(name, seed=3).or_fallback(size)
     mixing = Mixing(topology)
     mixing.check(size)
     for iteration in range(8):
@@ -62,7 +61,7 @@ def test_whoever_sends_is_heard_and_the_mean_is_kept(name: str, size: int) -> No
 @pytest.mark.parametrize("name", sorted(TOPOLOGIES))
 def test_all_come_together_whatever_their_number(name: str) -> None:
     for size in SIZES[1:]:
-        mixing = Mixing(fitting(find_topology(name, seed=1), size))
+        mixing = Mixing(find_topology(name, seed=1).or_fallback(size))
         assert curve(mixing, size, 40 + size * size)[-1] < 0.02, size
 
 
@@ -85,7 +84,7 @@ def test_partners_are_the_papers() -> None:
 
 def test_bipartite_pairs_join_an_active_with_a_passive_learner() -> None:
     for size in (2, 6, 7, 16, 33):
-        topology = fitting(Bipartite(), size)
+        topology = Bipartite().or_fallback(size)
         for k in range(6):
             for rank in range(size):
                 for peer in topology.neighbours(rank, size, k):
@@ -112,10 +111,10 @@ def test_a_number_of_learners_that_does_not_fit_is_named() -> None:
 
 def test_after_a_loss_there_is_a_form_that_fits() -> None:
     butterfly, bipartite = find_topology("butterfly"), find_topology("bipartite")
-    assert fitting(butterfly, 8) is butterfly
-    assert fitting(butterfly, 7) == ExponentialGraph()
-    assert fitting(bipartite, 7) == Bipartite(uneven=True)
-    assert fitting(FixedGraph(((0, 1), (1, 2))), 2) == Ring()
+    assert butterfly.or_fallback(8) is butterfly
+    assert butterfly.or_fallback(7) == ExponentialGraph()
+    assert bipartite.or_fallback(7) == Bipartite(uneven=True)
+    assert FixedGraph(((0, 1), (1, 2))).or_fallback(2) == Ring()
 
 
 def test_a_matrix_that_would_not_keep_the_mean_is_named_by_row_and_sum() -> None:
@@ -194,7 +193,7 @@ def test_these_reach_the_very_mean(size: int) -> None:
 @pytest.mark.parametrize("name", ["hopping-ring", "exponential", "bipartite", "static-exponential"])
 @pytest.mark.parametrize("size", [6, 8, 10, 33])
 def test_formula_eigenvalues_and_measurement_agree(name: str, size: int) -> None:
-    figures = consensus(Mixing(fitting(find_topology(name), size)), size)
+    figures = consensus(Mixing(find_topology(name).or_fallback(size)), size)
     assert figures.measured == pytest.approx(figures.contraction, rel=0.01, abs=1e-9)
 
 

@@ -1,4 +1,4 @@
-"""AD-PSGD, asynchronous decentralized SGD: mix with the ring's neighbours at one's own pace."""
+"""AD-PSGD, asynchronous decentralized SGD: each learner mixes with its ring neighbours at its own pace."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from roundelay.strategy import Asynchronous
 
 @dataclass
 class ADPSGD(Asynchronous):
-    r"""Mix with the left and the right neighbour while the gradient is computed; nobody waits for anybody.
+    r"""Mix with the left and the right neighbour while the gradient is computed; no learner waits.
 
     $W_{k+1} = W_k T - \gamma\, g(\Phi_k)$, where $\Phi_k$ are the older weights at which a learner took its gradient
     and $T$ has $\frac13$ for each learner and its two neighbours (``complete``: $1/L$ for all).
 
-    There is no common clock.  Learner $l$ sends $w_l$ to each neighbour $j$, which at once, whatever it is doing, takes
-    $d = \frac16 (w_j - w_l)$ off its own weights and replies with $d$, which $l$ adds before its step.  Both ends of
-    each link do so: with equal speeds that is $T$ to the letter.  Applied as differences, exchanges that cross on the
-    wire keep $\sum_l w_l$ too; a share below $\frac12$ of each link keeps them a contraction (at $\frac12$ an even ring
-    would swing for ever).
+    There is no common clock.  Learner $l$ sends $w_l$ to each neighbour $j$.  At once, whatever it is doing, $j$
+    subtracts $d = \frac16 (w_j - w_l)$ from its own weights and replies with $d$; $l$ adds $d$ before its step.  Both
+    ends of each link send such requests: at equal speeds that is exactly $T$.  Requests that cross keep $\sum_l w_l$
+    too, since both ends move by the same difference.  A link's share below $\frac12$ makes mixing a contraction; at
+    $\frac12$ an even ring would oscillate forever.
 
     Lian et al., 2018 (arXiv 1710.06952, algorithm 1); with left and right neighbour, for acoustic models, Cui et al.,
-    2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199).  Departure: in place of an atomic average a request and its
-    reply move both ends by the same difference.
+    2020 (arXiv 2002.10502) and 2021 (arXiv 2110.11199).  Departure: a request and its reply
+    move both ends by the same difference, instead of an atomic average.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
@@ -58,10 +58,11 @@ class ADPSGD(Asynchronous):
         self.replies: list[Awaitable[Tensor]] = []
 
     def overlap(self, learner: Learner) -> None:
-        neighbours = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps)
+        comm = learner.comm
+        neighbours = self.graph.neighbours(comm.rank, comm.size, self.steps)
         self.sent.copy_(learner.weights)
         self.expected, self.mixings = set(neighbours), 0
-        self.replies = [learner.comm.request(learner.weights, to=neighbour) for neighbour in neighbours]
+        self.replies = [comm.request(learner.weights, to=neighbour) for neighbour in neighbours]
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
         # During one gradient, a neighbour's first request is mixed with the weights we sent: then two requests that
@@ -77,8 +78,6 @@ class ADPSGD(Asynchronous):
         for reply in self.replies:
             learner.weights.add_(await reply)
         self.expected = set()
-        learner.log(
-            "staleness", self.mixings + len(self.replies)
-        )  # mixings between the gradient's weights and its step
+        learner.log("staleness", self.mixings + len(self.replies))  # mixings since the snapshot of this gradient
         learner.descend()
         self.steps += 1

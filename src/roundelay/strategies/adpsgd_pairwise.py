@@ -8,22 +8,22 @@ from typing import ClassVar
 from torch import Tensor
 
 from roundelay.learner import Learner
-from roundelay.strategies.topologies import Bipartite, fitting
+from roundelay.strategies.topologies import Bipartite
 from roundelay.strategy import Asynchronous
 
 
 @dataclass
 class PairwiseADPSGD(Asynchronous):
-    r"""Half of the learners, the active ones, each average with one of the passive ones, at their own pace.
+    r"""Active learners, half of them all, each average with one passive learner, at their own pace.
 
     $w_i, w_j \gets \frac12 (w_i + w_j)$ for an active $i$ and a passive $j$, while $g_i$ is computed; then
-    $w_i \gets w_i - \gamma g_i$.  Passive learners take their steps in the same way, and only reply.
+    $w_i \gets w_i - \gamma g_i$.  Passive learners take their steps in the same way, but only reply.
 
-    The graph is bipartite, so that no exchange crosses another: even ranks are active, and their partners take turns at
-    distances 1, 3, 5, 9, … along the ring.
+    The graph is bipartite, so exchanges never cross: even ranks are active, and their partners take turns at distances
+    1, 3, 5, 9, … along the ring.
 
-    Lian et al., 2018 (arXiv 1710.06952, algorithm 1 with the bipartite graph by which it avoids deadlocks).  Departure:
-    partners take turns where theirs are drawn at random.
+    Lian et al., 2018 (arXiv 1710.06952, algorithm 1 with the bipartite graph that avoids deadlocks).  Departure:
+    partners take turns; theirs are drawn at random.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps",)
@@ -36,16 +36,14 @@ class PairwiseADPSGD(Asynchronous):
 
     def setup(self, learner: Learner) -> None:
         self.steps = self.mixings = 0
-        self.graph = fitting(Bipartite(), learner.comm.size)
-        fits = Bipartite().fits(learner.comm.size) or learner.comm.size == 1
-        self.fallback_note = (
-            "" if fits else f"{learner.comm.size} learners do not pair up: one active learner at a time is left out"
-        )
+        pairs, size = Bipartite(), learner.comm.size
+        self.graph, self.fallback_note = pairs.or_fallback(size), pairs.fallback_note(size)
 
     def overlap(self, learner: Learner) -> None:
-        active = Bipartite().active(learner.comm.rank) and learner.comm.size > 1
-        partners = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps) if active else []
-        self.replies = [learner.comm.request(learner.weights, to=partner) for partner in partners]
+        comm = learner.comm
+        active = Bipartite().active(comm.rank) and comm.size > 1
+        partners = self.graph.neighbours(comm.rank, comm.size, self.steps) if active else []
+        self.replies = [comm.request(learner.weights, to=partner) for partner in partners]
         self.mixings = 0
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:

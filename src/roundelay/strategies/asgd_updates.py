@@ -1,4 +1,4 @@
-"""ASGD by accumulated updates: learners descend on their own, and push what they have moved since the last push."""
+"""ASGD by accumulated updates: learners descend on their own, and push their change since the last push."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from roundelay.strategies.asgd import ASGD
 
 @dataclass
 class UpdatesASGD(ASGD):
-    r"""Descend for ``period`` steps, push the change to the server, and go on from its weights.
+    r"""Descend for ``period`` steps, push the change to the server, and continue from its weights.
 
     Learner: $\delta_l = w_l - w_l^{pulled}$.  Server: $\Delta \gets \mu\Delta + \delta_l$,  $w \gets w + \alpha\Delta$,
-    and the learner goes on from $w_l \gets w$.
+    and the learner continues from $w_l \gets w$.
 
-    The optimizer and its schedule are the learners'; the server adds up, with a ``momentum`` of its own if wanted.
-    Everything else (servers, barrier, damping, of $\alpha$ here) is as in `ASGD`.
+    Learners have the optimizer and its schedule; the server adds up, if wanted with a ``momentum`` of its own.
+    Servers, staleness bound and damping (here of $\alpha$) are as in `ASGD`.
 
-    The ASGD of Li et al., 2017 (arXiv 1703.05880) as their program has it: $\alpha$ is 0.5 by the server's
-    defaults, $\mu$ is 0, or 0.9 in the variant with a momentum.  Departure: at a meeting of all learners what
-    is left is pushed, so that the server's weights have all of it.
+    The ASGD of Li et al., 2017 (arXiv 1703.05880) as in their program: $\alpha$ is 0.5 by the server's defaults;
+    $\mu$ is 0, or 0.9 in the variant with a momentum.  Departure: before a barrier learners push the rest of their
+    change, so that the server's weights contain all of it.
     """
 
     state: ClassVar[tuple[str, ...]] = (*ASGD.state, "steps", "base", "velocity")
 
-    period: int = 10
+    period: int = 10  # steps
     rate: float = 0.5  # alpha
     momentum: float = 0.0  # mu
 
@@ -45,7 +45,7 @@ class UpdatesASGD(ASGD):
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
 
     def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
-        # Learners hold what they have not pushed yet, so that a mean it is; one of several servers has a part only.
+        # Learners have changes that they have not pushed, so all are averaged; one of several servers has only a part.
         return None if learner.is_server and self.servers > 1 else ()
 
     def setup(self, learner: Learner) -> None:
@@ -61,7 +61,7 @@ class UpdatesASGD(ASGD):
             await self.push_change(learner)
 
     async def push_change(self, learner: Learner) -> None:
-        """Push what we have moved."""
+        """Push the change since the last push."""
         await self.push(learner, learner.weights - self.base)
         self.base.copy_(learner.weights)
         self.steps = 0

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.mixing import Mixing
-from roundelay.strategies.topologies import find_topology, fitting
+from roundelay.strategies.topologies import find_topology
 from roundelay.strategy import OptimizerState, Strategy
 
 
@@ -19,25 +19,25 @@ class Averaging(Strategy):
     $w_l \gets w_l - \gamma g_l(w_l)$, and after every ``period``-th step
     $w_l \gets \frac{\sum_k n_k w_k}{\sum_k n_k}$ with $n_k$ the frames of learner $k$ since the last average.
 
-    Instead of with all, one may average with some: ``butterfly``, in round $r$ with the learner at $l \oplus 2^r$, one
-    half each; ``ring``, with both neighbours, one third each; ``hopping-ring``, with the learner $r+1$ places back, one
-    half each.  These are cheaper, leave learners apart, and take no heed of frames.
+    Other topologies average with some learners instead of all.  ``butterfly``: in round $r$ with the learner at $l
+    \oplus 2^r$, one half each.  ``ring``: with both neighbours, one third each.  ``hopping-ring``: with the learner
+    $r+1$ ranks before, one half each.  These are cheaper; learners stay apart, and frames do not count.
 
     Su, Chen & Xu, 2015 (arXiv 1507.01239, equations 1 and 2) average every 10 minibatches at a rate that grows with the
     number of learners; butterfly and rings are options of their program.  Weighting by frames, which uneven shards
-    need, is that of the BSP in the program of Li et al., 2017 (arXiv 1703.05880); its period is 25600 frames.
+    need, is from the BSP in the program of Li et al., 2017 (arXiv 1703.05880); its period is 25600 frames.
     """
 
     state: ClassVar[tuple[str, ...]] = ("steps", "frames", "rounds")
 
     period: int = 10  # steps
-    period_frames: int | None = None  # of each learner; in place of the steps, and rounded up to whole minibatches
+    period_frames: int | None = None  # of each learner; used instead of the steps, rounded up to whole minibatches
     topology: Literal["all-reduce", "butterfly", "ring", "hopping-ring"] = "all-reduce"
     optimizer_state: OptimizerState = "keep"
 
     @property
     def join_interval(self) -> int:
-        return self.every
+        return self.period_steps
 
     def check(self, size: int) -> None:
         for name in ("period", "period_frames"):
@@ -50,29 +50,24 @@ class Averaging(Strategy):
 
     def setup(self, learner: Learner) -> None:
         self.steps = self.frames = self.rounds = 0
-        self.every = self.period if self.period_frames is None else -(-self.period_frames // learner.nominal_frames)
-        self.fallback_note = ""
+        frames, size = self.period_frames, learner.comm.size
+        self.period_steps = self.period if frames is None else -(-frames // learner.nominal_frames)
         if self.topology != "all-reduce":
-            wanted = find_topology(self.topology)
-            self.mixing = Mixing(fitting(wanted, learner.comm.size))
-            if self.mixing.topology is not wanted:
-                self.fallback_note = (
-                    f"{wanted.name} does not fit {learner.comm.size} learners: {self.mixing.topology.name} instead"
-                )
+            graph = find_topology(self.topology)
+            self.mixing, self.fallback_note = Mixing(graph.or_fallback(size)), graph.fallback_note(size)
 
     async def step(self, learner: Learner) -> None:
         learner.descend()
         self.steps, self.frames = self.steps + 1, self.frames + learner.frames
-        if self.steps % self.every == 0:
+        if self.steps % self.period_steps == 0:
             weight = self.frames / learner.nominal_frames
-            await (learner.comm.mean(learner.weights, weight) if self.topology == "all-reduce" else self.mix(learner))
+            await self.average(learner, weight)
             await learner.sync_optimizer(self.optimizer_state, learner.comm, weight)
             self.frames, self.rounds = 0, self.rounds + 1
 
-    async def mix(self, learner: Learner) -> None:
-        """Average with this round's partners."""
-        shares = self.mixing.shares(learner.comm.rank, learner.comm.size, self.rounds)
-        arriving = [(share, learner.comm.exchange(learner.weights, *link)) for link, share in shares]
-        learner.weights.mul_(1.0 - sum(share for share, _ in arriving))
-        for share, theirs in arriving:
-            learner.weights.add_(await theirs, alpha=share)
+    async def average(self, learner: Learner, weight: float) -> None:
+        """Average with all learners, or with this round's partners."""
+        if self.topology == "all-reduce":
+            await learner.comm.mean(learner.weights, weight)
+        else:
+            learner.weights.copy_(await self.mixing.mix(learner, self.rounds))

@@ -15,19 +15,19 @@ from roundelay.strategy import OptimizerState, Strategy
 
 @dataclass
 class BMUF(Strategy):
-    r"""Learners descend on their own for a block; then the mean of what they did is one step with momentum.
+    r"""Learners descend on their own for a block; the mean of their changes is then one step with momentum.
 
     All start a block at $W^g(t-1)$.  After ``block`` steps, with $\bar W(t)$ the mean of the learners' weights,
 
     $G(t) = \bar W(t) - W^g(t-1)$,  $\Delta(t) = \eta\,\Delta(t-1) + \zeta\,G(t)$,  $W(t) = W(t-1) + \Delta(t)$,
 
-    and all go on from $W^g(t) = W(t)$ with the classical block momentum, from $W^g(t) = W(t) + \eta\,\Delta(t)$ with
+    and all continue from $W^g(t) = W(t)$ with the classical block momentum, from $W^g(t) = W(t) + \eta\,\Delta(t)$ with
     Nesterov's.  The model is $W$, not $W^g$.
 
-    Each of $N$ learners contributes $1/N$ of a mean; a filter with the gain $1/(1-\eta) = N$ makes up for it at an
-    unchanged learning rate, hence the default $\eta = 1 - 1/N$.  The Nesterov form is the recursion of
-    ``torch.optim.SGD(lr=zeta, momentum=eta, nesterov=True)`` along $-G$; what CNTK and fairseq call by that name is
-    the classical form at the rate $(1+\eta)\,\zeta$ (docs/strategies/bmuf.md has the conversions).
+    Each of $N$ learners contributes $1/N$ of a mean.  A filter with the gain $1/(1-\eta) = N$ makes up for it at an
+    unchanged learning rate; so the default is $\eta = 1 - 1/N$.  The Nesterov form is the recursion of
+    ``torch.optim.SGD(lr=zeta, momentum=eta, nesterov=True)`` along $-G$.  What CNTK and fairseq call Nesterov is the
+    classical form at the rate $(1+\eta)\,\zeta$ (docs/strategies/bmuf.md has the conversions).
 
     Chen & Huo, 2016, "Scalable training of deep learning machines by incremental block training with intra-block
     parallel optimization and blockwise model-update filtering" (CBM and NBM).  Departures: a run that ends within a
@@ -38,7 +38,7 @@ class BMUF(Strategy):
     replicated: ClassVar[tuple[str, ...]] = ("delta",)
 
     block: int = 50  # tau, in steps
-    block_frames: int | None = None  # of each learner; in place of the steps, and rounded up to whole minibatches
+    block_frames: int | None = None  # of each learner; used instead of the steps, rounded up to whole minibatches
     momentum: float | None = None  # eta; 1 - 1/N by default
     rate: float = 1.0  # zeta
     form: Literal["nesterov", "classical"] = "nesterov"
@@ -46,7 +46,7 @@ class BMUF(Strategy):
 
     @property
     def join_interval(self) -> int:
-        return self.every
+        return self.block_steps
 
     def check(self, size: int) -> None:
         for name in ("block", "block_frames"):
@@ -64,33 +64,33 @@ class BMUF(Strategy):
         self.start_from(learner, self.delta)
 
     def start_from(self, learner: Learner, delta: Tensor) -> None:
-        """Begin a block at ``learner.weights`` with the momentum that ``delta`` has."""
+        """Begin a block at ``learner.weights`` with the momentum ``delta``."""
+        frames = self.block_frames
+        self.block_steps = self.block if frames is None else -(-frames // learner.nominal_frames)
         self.eta = 1.0 - 1.0 / learner.comm.size if self.momentum is None else self.momentum
-        self.every = self.block if self.block_frames is None else -(-self.block_frames // learner.nominal_frames)
         self.steps, self.delta = 0, delta
-        self.model = learner.weights[: learner.tail] - self.start(
-            torch.zeros_like(delta)
-        )  # so that start(model) is where we are
+        ahead = self.block_start(torch.zeros_like(delta))
+        self.model = learner.weights[: learner.tail] - ahead  # so that the block starts at our weights
 
-    def start(self, model: Tensor) -> Tensor:
-        """Return where all start the next block."""
+    def block_start(self, model: Tensor) -> Tensor:
+        """Return the weights at which all learners start the next block."""
         return model + self.eta * self.delta if self.form == "nesterov" else model.clone()
 
     async def step(self, learner: Learner) -> None:
         learner.descend()
         self.steps += 1
-        if self.steps % self.every == 0:
+        if self.steps % self.block_steps == 0:
             await learner.comm.mean(learner.weights, weight=learner.multiplicity)
             await learner.sync_optimizer(self.optimizer_state, learner.comm)
             parameters = learner.weights[: learner.tail]
-            block = parameters - self.start(self.model)  # G
+            block = parameters - self.block_start(self.model)  # G
             self.delta.mul_(self.eta).add_(block, alpha=self.rate)
             self.model.add_(self.delta)
-            parameters.copy_(self.start(self.model))
+            parameters.copy_(self.block_start(self.model))
 
     async def consensus(self, learner: Learner) -> Tensor:
         mean = await learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
-        done = self.steps % self.every == 0
-        block = 0.0 if done else self.rate * (mean[: learner.tail] - self.start(self.model))
+        done = self.steps % self.block_steps == 0
+        block = 0.0 if done else self.rate * (mean[: learner.tail] - self.block_start(self.model))
         mean[: learner.tail].copy_(self.model + block)
         return mean

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from roundelay.learner import Learner
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import Ring
@@ -17,12 +15,11 @@ from roundelay.strategy import Strategy
 class DelayByOne(Strategy):
     r"""Average all weights while the gradient is computed, and take the step from the average.
 
-    $w_l \gets \frac1L \sum_k w_k - \gamma g_l(w_l)$: the gradient is taken at the weights *before* averaging, so that
-    the all-reduce costs no time of its own, and learners differ by just one gradient each.  It is a barrier: a slow
-    learner slows all.  With ``ring`` only neighbours are averaged, $\frac13 (w_{l-1} + w_l + w_{l+1}) - \gamma
-    g_l(w_l)$.
+    $w_l \gets \frac1L \sum_k w_k - \gamma g_l(w_l)$: the gradient is taken at the weights *before* averaging.  So the
+    all-reduce costs no time of its own, and learners differ by one gradient each.  It is a barrier: a slow learner
+    slows all.  With ``ring`` only neighbours are averaged, $\frac13 (w_{l-1} + w_l + w_{l+1}) - \gamma g_l(w_l)$.
 
-    Cui et al., 2021 (arXiv 2110.11199): the fastest of their strategies where learners are equally fast; before it
+    Cui et al., 2021 (arXiv 2110.11199): the fastest of their strategies if learners are equally fast; before it
     Zhang et al., 2020 (arXiv 2002.01119).  The update is that of D-PSGD with $T_u$, all entries $1/L$.
     Departure: the leader of a node (`Hierarchical`) counts as many times as the node has learners.
     """
@@ -36,18 +33,10 @@ class DelayByOne(Strategy):
         if self.topology == "all-reduce":
             self.averaging = learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
         else:
-            shares = Mixing(Ring()).shares(learner.comm.rank, learner.comm.size)
-            self.arriving = [(s, learner.comm.exchange(learner.weights, *link)) for link, s in shares]
+            self.averaging = Mixing(Ring()).mix(learner)
 
     async def step(self, learner: Learner) -> None:
-        learner.weights.copy_(await (self.averaging if self.topology == "all-reduce" else self.mix(learner)))
+        learner.weights.copy_(await self.averaging)
         if learner.comm.size > 1:
             learner.log("staleness", 1.0)
         learner.descend()
-
-    async def mix(self, learner: Learner) -> Tensor:
-        """Average our own weights with those that arrive from the neighbours."""
-        mixed = learner.weights * (1.0 - sum(share for share, _ in self.arriving))
-        for share, theirs in self.arriving:
-            mixed.add_(await theirs, alpha=share)
-        return mixed

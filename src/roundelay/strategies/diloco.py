@@ -13,7 +13,7 @@ from roundelay.strategy import OptimizerState, Strategy
 
 @dataclass
 class DiLoCo(BMUF):
-    r"""Learners take ``block`` steps of their own; the mean of what they did is the gradient of an outer optimizer.
+    r"""Learners take ``block`` steps of their own; the mean of their changes is an outer optimizer's gradient.
 
     All start a block at $\theta(t-1)$.  With $\bar\theta(t)$ the mean of the learners' weights after it,
 
@@ -22,10 +22,10 @@ class DiLoCo(BMUF):
 
     which is ``torch.optim.SGD(lr=nu, momentum=mu, nesterov=True)`` along the pseudo-gradient $D$.  Put $G = -D$,
     $\Delta = -\nu v$, $\eta = \mu$, $\zeta = \nu$ and $W^g = \theta$: these are the equations of BMUF with Nesterov's
-    block momentum, and so this file is BMUF's with other defaults.
+    block momentum.  So this file is BMUF's with other defaults.
 
-    The inner optimizer is the experiment's; DiLoCo takes AdamW and lets each learner keep its moments.  The model is
-    $\theta$, where learners go on from; BMUF's is $W = \theta - \eta\Delta$, a momentum step behind.
+    The inner optimizer is the experiment's; DiLoCo uses AdamW, and each learner keeps its moments.  The model is
+    $\theta$, from which learners continue; BMUF's is $W = \theta - \eta\Delta$, a momentum step behind.
 
     Douillard et al., 2023, "DiLoCo: distributed low-communication training of language models" (arXiv 2311.08105,
     algorithm 1).

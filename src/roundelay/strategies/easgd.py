@@ -1,4 +1,4 @@
-"""EASGD, elastic averaging: learners and a centre pull at each other."""
+"""EASGD, elastic averaging: learners and a centre pull each other."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class EASGD(Asynchronous):
     r"""Every ``period`` steps a learner and the centre move towards each other by the same difference.
 
     $e = \alpha (x_l - \tilde x)$,  $x_l \gets x_l - e - \gamma g_l(x_l)$,  $\tilde x \gets \tilde x + e$,
-    all of the old $x_l$ and $\tilde x$;  in between just $x_l \gets x_l - \gamma g_l(x_l)$.
+    all with the old $x_l$ and $\tilde x$;  in between only $x_l \gets x_l - \gamma g_l(x_l)$.
 
-    With ``momentum`` (EAMSGD) $v \gets \delta v - \gamma g_l(x_l + \delta v)$ and $x_l \gets x_l + v$ take the place of
-    the gradient step.  A server keeps the centre, which is the model.
+    With ``momentum`` (EAMSGD) $v \gets \delta v - \gamma g_l(x_l + \delta v)$ and $x_l \gets x_l + v$ replace the
+    gradient step.  A server has the centre, which is the model.
 
     Zhang, Choromanska & LeCun, 2015, "Deep learning with elastic averaging SGD" (algorithms 1 and 2, EASGD and EAMSGD,
     asynchronous).  The default $\alpha = 0.9/N$ and the overlap of the exchange with the gradient are those of their
-    program; Li et al., 2017 (arXiv 1703.05880) have 0.5.  Departures: $\delta$ is on top of the optimizer's own
+    program; Li et al., 2017 (arXiv 1703.05880) use 0.5.  Departures: $\delta$ is on top of the optimizer's own
     momentum; the default $\alpha$ is at most 1/2.
     """
 
@@ -46,9 +46,7 @@ class EASGD(Asynchronous):
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
 
     def setup(self, learner: Learner) -> None:
-        usual = min(
-            0.5, 0.9 / (learner.comm.size - self.servers)
-        )  # from 1/2 on, a learner and the centre pass each other
+        usual = min(0.5, 0.9 / (learner.comm.size - self.servers))  # above 1/2 a learner and the centre overshoot
         self.alpha = usual if self.elasticity is None else self.elasticity
         self.steps = 0
         self.velocity = torch.zeros_like(learner.weights)
@@ -60,7 +58,7 @@ class EASGD(Asynchronous):
             learner.weights.add_(self.velocity, alpha=self.momentum)  # the gradient is taken at x + delta v
 
     def pull(self, learner: Learner) -> Awaitable[Tensor]:
-        """Let the centre have our weights."""
+        """Send our weights to the centre."""
         return learner.comm.request(learner.weights, to=0)
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
@@ -73,13 +71,13 @@ class EASGD(Asynchronous):
         learner.descend()
         if self.momentum and learner.frames:
             torch.sub(learner.weights, self.before, out=self.velocity)
-            self.velocity[learner.tail :].zero_()  # statistics have no momentum
+            self.velocity[learner.tail :].zero_()  # buffers have no momentum
         if difference is not None:
             learner.weights.sub_(difference)
         self.steps += 1
 
     def elastic(self, pulled: Tensor) -> Tensor:
-        """Return the difference e."""
+        """Return the difference e, given the awaited result of `pull`."""
         return pulled
 
     async def consensus(self, learner: Learner) -> Tensor:

@@ -1,4 +1,4 @@
-"""Synchronous EASGD: elastic averaging around a centre that all learners keep."""
+"""Synchronous EASGD: elastic averaging around a centre that all learners have."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from roundelay.strategies.easgd import EASGD
 
 @dataclass
 class SynchronousEASGD(EASGD):
-    r"""All learners keep the same centre, and meet every ``period`` steps.
+    r"""All learners have the same centre, and average with it every ``period`` steps.
 
     $x_l \gets x_l - \gamma g_l(x_l) - \alpha (x_l - \tilde x)$,  $\tilde x \gets (1-\beta)\tilde x + \beta\frac1N\sum_l
-    x_l$ with $\beta = N\alpha$, all of the old $x_l$ and $\tilde x$.
+    x_l$ with $\beta = N\alpha$, all with the old $x_l$ and $\tilde x$.
 
     Zhang, Choromanska & LeCun, 2015 (the synchronous form), otherwise as `EASGD`; it needs no server.
     """
@@ -33,10 +33,9 @@ class SynchronousEASGD(EASGD):
 
     def check(self, size: int) -> None:
         super().check(size)
-        if self.elasticity is not None and size * self.elasticity > 1:
-            raise SettingsError(
-                f"strategy.elasticity must be at most 1/N for N = {size} learners, not {self.elasticity}"
-            )
+        alpha = self.elasticity
+        if alpha is not None and size * alpha > 1:
+            raise SettingsError(f"strategy.elasticity must be at most 1/N for N = {size} learners, not {alpha}")
 
     def lockstep_groups(self, size: int) -> Sequence[Sequence[int]]:
         return [range(size)]
@@ -47,7 +46,7 @@ class SynchronousEASGD(EASGD):
         self.beta = learner.comm.size * self.alpha
 
     def regroup(self, learner: Learner) -> None:
-        centre = self.centre  # which has what lost learners had trained
+        centre = self.centre  # it contains what lost learners have trained
         self.setup(learner)
         self.centre = centre
 

@@ -1,4 +1,4 @@
-"""H-ADPSGD, and any other strategy among nodes: a node of learners acts as one learner."""
+"""H-ADPSGD, or any other strategy between nodes: a node of learners acts as one learner."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ class Hierarchical(Strategy):
     $g = \frac{\sum_{l \in node} n_l g_l(w)}{\sum_{l \in node} n_l}$, then $w \gets outer(w, g)$ at the leader, then
     $w_l \gets w$ for all learners of the node; $n_l$ are the frames of learner $l$.
 
-    Nodes claim minibatches as a whole, and each at the pace that ``outer`` sets.  A node weighs as much as its
-    learners: in frames wherever ``outer`` goes by frames, and in a mean of weights by their number
-    (``learner.multiplicity``).  Servers of ``outer`` have ranks of their own, outside all nodes.  If neighbours change
-    the leader's weights between two steps, its node takes the next gradient at the weights it was sent, one mixing
-    behind.
+    A node claims minibatches for all its learners; ``outer`` decides which nodes step together.  A node weighs as much
+    as its learners: by frames if ``outer`` weights by frames, by their number in a mean of weights
+    (``learner.multiplicity``).  Servers of ``outer`` are ranks outside all nodes.  If neighbours change the leader's
+    weights between two steps, its node takes the next gradient at the weights that were broadcast, one mixing behind.
 
-    Zhang et al., 2019 (arXiv 1907.05701, H-ADPSGD: AD-PSGD among nodes, synchronous SGD inside).  Departures: any
-    strategy outside; nodes of unequal size, counted out in rank order, again after a loss.
+    Zhang et al., 2019 (arXiv 1907.05701, H-ADPSGD: AD-PSGD between nodes, synchronous SGD inside).  Departures: any
+    strategy as ``outer``; nodes of unequal size, made in rank order, and again after a loss.
     """
 
     state: ClassVar[tuple[str, ...]] = ("outer",)
@@ -42,7 +41,7 @@ class Hierarchical(Strategy):
         self.servers = self.outer.servers
 
     def nodes(self, size: int) -> list[range]:
-        """Count out ``size`` learners to the nodes; those beyond all nodes make one of their own."""
+        """Divide ``size`` learners into nodes in their order; if some are left over, they are one more node."""
         nodes, begin = [], 0
         each = [self.learners_per_node] * size if isinstance(self.learners_per_node, int) else self.learners_per_node
         for count in [*each, size]:
@@ -66,13 +65,12 @@ class Hierarchical(Strategy):
 
     def lockstep_groups(self, size: int) -> Sequence[Sequence[int]]:
         nodes = self.nodes(size)
-        return [
-            [learner for node in group for learner in nodes[node]] for group in self.outer.lockstep_groups(len(nodes))
-        ]
+        groups = self.outer.lockstep_groups(len(nodes))
+        return [[index for node in group for index in nodes[node]] for group in groups]
 
     def setup(self, learner: Learner) -> None:
         world, servers = learner.comm, self.servers
-        nodes = [[servers + learner for learner in node] for node in self.nodes(world.size - servers)]
+        nodes = [[servers + index for index in node] for node in self.nodes(world.size - servers)]
         nodes = [*([server] for server in range(servers)), *nodes]
         leaders = [node[0] for node in nodes]
         self.inside = world.split(nodes)
@@ -89,12 +87,12 @@ class Hierarchical(Strategy):
             self.outer.overlap(learner)
 
     async def step(self, learner: Learner) -> None:
-        mine, mean_frames = learner.frames, float(await self.counting)
+        own, mean_frames = learner.frames, float(await self.counting)
         await self.inside.mean(learner.grad, weight=learner.weight)
         if self.leads:
             learner.frames = round(mean_frames * self.inside.size)
             await self.outer.step(learner)
-            learner.frames = mine
+            learner.frames = own
         await self.inside.broadcast(learner.weights, root=0)
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:

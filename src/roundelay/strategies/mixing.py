@@ -1,48 +1,87 @@
-r"""Mixing matrices: how much of whose weights, on a topology, which says who talks to whom.
+r"""Mixing matrices: the share of each neighbour's weights, on a topology.
 
-A topology names, for a rank at an iteration, whom to send to and whom to receive from.  A mixing gives each of these a
-share: learner $l$ goes on from $\sum_k T_{lk} w_k$.  Every $T$ here is doubly stochastic, so mixing keeps the mean of
-all weights, whatever it does to the rest.
+A topology names, for a rank at an iteration, the ranks to send to and to receive from.  A mixing gives a share to each
+of them: learner $l$ continues from $\sum_k T_{lk} w_k$.  Every $T$ here is doubly stochastic: mixing keeps the mean of
+all weights.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
+from roundelay.learner import Learner
 from roundelay.strategies.topologies import Edge, Topology
 
-__all__ = ["MatrixMixing", "Mixing", "check_matrix", "contraction"]
+__all__ = ["MatrixMixing", "Mixing", "MixingBase", "check_matrix", "contraction"]
 
 Weighting = Literal["uniform", "metropolis"]
 
 
+class MixingBase:
+    """A share for each link of each rank, and the exchange that applies the shares."""
+
+    def check(self, size: int) -> None:
+        """Raise `SettingsError` if this does not fit ``size`` learners, or does not keep their mean."""
+        raise NotImplementedError
+
+    def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Edge, float]]:
+        """Return the links of ``rank``, each with the share of the weights it brings; the rest is its own share."""
+        raise NotImplementedError
+
+    def matrix(self, size: int, iteration: int = 0) -> Tensor:
+        """Return $T$ in float64; row $l$ has the shares of learner $l$."""
+        raise NotImplementedError
+
+    def mix(self, learner: Learner, iteration: int = 0) -> Awaitable[Tensor]:
+        r"""Send our weights along all links; the awaited result is $\sum_k T_{lk} w_k$, a new tensor.
+
+        As with every operation, the exchanges start at once.  Our weights must not change before the await.
+        """
+        comm, weights = learner.comm, learner.weights
+        shares = self.shares(comm.rank, comm.size, iteration)
+        return _Mixed(weights, [(share, comm.exchange(weights, *link)) for link, share in shares])
+
+
+class _Mixed(Awaitable[Tensor]):
+    """Our share of our own weights, plus those that arrive; a step that is undone leaves it unawaited."""
+
+    def __init__(self, own: Tensor, arriving: Sequence[tuple[float, Awaitable[Tensor]]]) -> None:
+        self._own, self._arriving = own, arriving
+
+    def __await__(self) -> Generator[Any, Any, Tensor]:
+        mixed = self._own * (1.0 - sum(share for share, _ in self._arriving))
+        for share, theirs in self._arriving:
+            mixed.add_((yield from theirs.__await__()), alpha=share)
+        return mixed
+
+
 @dataclass(frozen=True)
-class Mixing:
+class Mixing(MixingBase):
     r"""A topology with a share for each link.
 
-    ``uniform`` gives everyone in a neighbourhood the same, $1/(d+1)$ with $d$ the degree, which must be equal along
-    each link.  ``metropolis`` gives the link of $l$ and $k$ the share $1/(1+\max(d_l,d_k))$, which is doubly
-    stochastic on any undirected graph, and uniform where all degrees are equal.
+    ``uniform`` gives the same share to all of a neighbourhood: $1/(d+1)$ with $d$ the degree, which must be equal at
+    both ends of each link.  ``metropolis`` gives the link of $l$ and $k$ the share $1/(1+\max(d_l,d_k))$.  That is
+    doubly stochastic on any undirected graph, and uniform if all degrees are equal.
     """
 
     topology: Topology
     weighting: Weighting = "uniform"
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` where this does not fit ``size`` learners, or would not keep their mean."""
+        """Raise `SettingsError` if the topology does not fit ``size`` learners, or its shares do not keep the mean."""
         self.topology.check(size)
         for iteration in range(max(1, self.topology.cycle(size))):
             check_matrix(self.matrix(size, iteration), f"{self.weighting} shares on topology {self.topology.name!r}")
 
     def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Edge, float]]:
-        """Return the links of ``rank`` with the share of what comes in by each; its own share is the rest."""
+        """Return the links of ``rank`` with their shares."""
         links = self.topology.links(rank, size, iteration)
         if self.weighting == "uniform":
             return [(link, 1.0 / (len(links) + 1)) for link in links]
@@ -50,7 +89,7 @@ class Mixing:
         return [(link, 1.0 / (1 + max(len(links), d))) for link, d in zip(links, degrees, strict=True)]
 
     def matrix(self, size: int, iteration: int = 0) -> Tensor:
-        """Return $T$, whose row is what one learner goes on from; float64."""
+        """Return $T$ in float64, made of the shares of all ranks."""
         rows = [[0.0] * size for _ in range(size)]
         for rank, row in enumerate(rows):
             shares = self.shares(rank, size, iteration)
@@ -61,13 +100,13 @@ class Mixing:
 
 
 @dataclass(frozen=True)
-class MatrixMixing:
-    """A mixing matrix of the user's own, which must be symmetric, as D-PSGD asks, and doubly stochastic."""
+class MatrixMixing(MixingBase):
+    """A mixing matrix that the user gives; it must be symmetric, as D-PSGD asks, and doubly stochastic."""
 
     rows: tuple[tuple[float, ...], ...]
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` where this is not a mixing matrix of ``size`` learners."""
+        """Raise `SettingsError` if this is not a mixing matrix of ``size`` learners."""
         wrong = next((k for k, row in enumerate(self.rows) if len(row) != len(self.rows)), None)
         if wrong is not None:
             length = len(self.rows[wrong])
@@ -79,22 +118,20 @@ class MatrixMixing:
         uneven = (matrix - matrix.T).abs() > 1e-9
         if uneven.any():
             a, b = uneven.nonzero()[0].tolist()
-            raise SettingsError(
-                f"the mixing matrix is not symmetric: ({a}, {b}) is {self.rows[a][b]:g}, "
-                f"({b}, {a}) is {self.rows[b][a]:g}"
-            )
+            one, other = f"({a}, {b}) is {self.rows[a][b]:g}", f"({b}, {a}) is {self.rows[b][a]:g}"
+            raise SettingsError(f"the mixing matrix is not symmetric: {one}, {other}")
 
     def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Edge, float]]:
         """Return the links of ``rank`` with their shares."""
         return [(Edge(k, k), share) for k, share in enumerate(self.rows[rank]) if share and k != rank]
 
     def matrix(self, size: int, iteration: int = 0) -> Tensor:
-        """Return $T$; float64."""
+        """Return $T$ in float64."""
         return torch.tensor(self.rows, dtype=torch.float64)
 
 
 def check_matrix(matrix: Tensor | Sequence[Sequence[float]], what: str = "the mixing matrix") -> None:
-    """Raise `SettingsError` where ``matrix`` is not doubly stochastic, naming the row or column and its sum."""
+    """Raise `SettingsError` if ``matrix`` is not doubly stochastic; name the row or column and its sum."""
     matrix = torch.as_tensor(matrix, dtype=torch.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise SettingsError(f"{what} must be square, not {tuple(matrix.shape)}")
@@ -109,6 +146,6 @@ def check_matrix(matrix: Tensor | Sequence[Sequence[float]], what: str = "the mi
 
 
 def contraction(matrix: Tensor) -> float:
-    """Return by what factor ``matrix`` shrinks the distance from the mean at least: its norm across the mean."""
+    """Return the factor by which ``matrix`` shrinks the distance from the mean at least: its norm across the mean."""
     size = len(matrix)
     return float(torch.linalg.matrix_norm(matrix - 1.0 / size, ord=2)) if size > 1 else 0.0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundelay.learner import Learner
-from roundelay.strategies.topologies import FixedGraph, Topology, find_topology, fitting
+from roundelay.strategies.topologies import FixedGraph, Topology, find_topology
 from roundelay.strategy import Strategy
 
 
@@ -22,10 +22,10 @@ class SGP(Strategy):
 
     where $p_{lk} = \frac{1}{1+d_k}$ if $k$ pushes to $l$, with $d_k$ the number of $k$'s peers, and for $k = l$.
 
-    Whatever is sent arrives somewhere: columns of $P$ sum to 1 and the push-sum weights $\omega$ to $n$, and so $z_l$
-    tends to the mean even where the rows do not sum to 1.  On the one-peer exponential graph, the default, they do,
-    and $\omega = 1$; on ``edges`` of uneven degree they do not.  Gradients are taken at $z$, which is what
-    ``learner.weights`` holds; buffers ride along in it.
+    Nothing that is sent is lost: columns of $P$ sum to 1 and the push-sum weights $\omega$ to $n$.  So $z_l$ tends to
+    the mean even if the rows do not sum to 1.  On the one-peer exponential graph, the default, they do, and
+    $\omega = 1$; on ``edges`` of uneven degree they do not.  Gradients are taken at $z$, which is
+    ``learner.weights``; its buffers are pushed like all weights.
 
     Assran, Loizou, Ballas & Rabbat, 2019, "Stochastic gradient push for distributed deep learning" (arXiv 1811.10792,
     algorithm 1).
@@ -34,27 +34,27 @@ class SGP(Strategy):
     state: ClassVar[tuple[str, ...]] = ("steps", "push_weight")
 
     topology: str = "exponential"
-    edges: list[tuple[int, int]] | None = None  # in place of a topology
+    edges: list[tuple[int, int]] | None = None  # instead of a topology
     seed: int = 0  # of the random ring
 
     def check(self, size: int) -> None:
         self._wanted().check(size)
 
     def setup(self, learner: Learner) -> None:
-        wanted, self.steps, self.push_weight, self.fallback_note = self._wanted(), 0, 1.0, ""  # omega
-        self.graph = fitting(wanted, learner.comm.size)
-        if self.graph is not wanted:
-            self.fallback_note = f"{wanted.name} does not fit {learner.comm.size} learners: {self.graph.name} instead"
+        wanted, size = self._wanted(), learner.comm.size
+        self.steps, self.push_weight = 0, 1.0  # omega
+        self.graph, self.fallback_note = wanted.or_fallback(size), wanted.fallback_note(size)
 
     async def step(self, learner: Learner) -> None:
+        comm = learner.comm
         x = learner.weights.mul_(self.push_weight)
         learner.descend()
-        links = self.graph.links(learner.comm.rank, learner.comm.size, self.steps)
+        links = self.graph.links(comm.rank, comm.size, self.steps)
         share = 1.0 / (1 + len(links))
         x.mul_(share)
         self.push_weight *= share
         pushed = torch.cat([x, x[:1].clone().fill_(self.push_weight)])
-        for arriving in [learner.comm.exchange(pushed, *link) for link in links]:
+        for arriving in [comm.exchange(pushed, *link) for link in links]:
             theirs = await arriving
             x.add_(theirs[:-1])
             self.push_weight += float(theirs[-1:])

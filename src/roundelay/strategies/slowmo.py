@@ -15,18 +15,18 @@ from roundelay.strategy import OptimizerState, Strategy
 
 @dataclass
 class SlowMo(Strategy):
-    r"""Descend and average as in model averaging, then take a step with momentum along what that came to.
+    r"""Descend and average as in model averaging, then take a step with momentum along the averaged change.
 
     After every ``period``-th step, with $x_0$ the weights after the last average and $\bar x$ their mean now,
 
     $u \gets \beta u + \frac{x_0 - \bar x}{\gamma}$,  $x_0 \gets x_0 - \alpha\gamma u$,
 
-    and all go on from $x_0$.  With $\beta = 0$ and $\alpha = 1$ this is model averaging; at a constant rate $\gamma$ it
-    is BMUF with the classical block momentum $\eta = \beta$ and the block learning rate $\zeta = \alpha$.
+    and all continue from $x_0$.  With $\beta = 0$ and $\alpha = 1$ this is model averaging.  At a constant rate
+    $\gamma$ it is BMUF with the classical block momentum $\eta = \beta$ and the block learning rate $\zeta = \alpha$.
 
     Wang, Tantia, Ballas & Rabbat, 2020, "SlowMo: improving communication-efficient distributed SGD with slow momentum"
-    (arXiv 1910.00643, algorithm 1).  We keep $\gamma u$ in place of $u$, which is the same, and has a meaning at rate 0
-    too; when the schedule changes $\gamma$, it is rescaled.  Buffers have no momentum: they are averaged.
+    (arXiv 1910.00643, algorithm 1).  ``slow`` is $\gamma u$ instead of $u$: the same, but defined at rate 0 too.  It
+    is rescaled when the schedule changes $\gamma$.  Buffers have no momentum: they are averaged.
     """
 
     state: ClassVar[tuple[str, ...]] = ("anchor", "slow", "last_rate", "steps")
@@ -56,7 +56,7 @@ class SlowMo(Strategy):
         self.start_from(learner, self.slow)
 
     def start_from(self, learner: Learner, slow: Tensor) -> None:
-        """Begin at ``learner.weights`` with this momentum."""
+        """Begin at ``learner.weights`` with the momentum ``slow``."""
         self.steps, self.slow, self.anchor = 0, slow, learner.weights[: learner.tail].clone()
         self.last_rate = _rate(learner)
 
@@ -75,5 +75,5 @@ class SlowMo(Strategy):
 
 
 def _rate(learner: Learner) -> float:
-    """Return the learning rate of this moment, gamma; of several groups of parameters the first has it."""
+    """Return the current learning rate, gamma; with several groups of parameters that of the first."""
     return learner.optimizer.param_groups[0]["lr"] * learner.lr_factor if learner.optimizer is not None else 0.0

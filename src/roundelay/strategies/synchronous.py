@@ -20,15 +20,16 @@ class Synchronous(Strategy):
 
     $w \gets w - \gamma \frac{\sum_l n_l g_l(w)}{\sum_l n_l}$ with $n_l$ the frames of learner $l$.
 
-    That is SGD on one large minibatch, whatever the number of learners (Cui et al., 2020, arXiv 2002.10502, SC-PSGD).
-    With ``bucket_bytes`` parts of the gradient are averaged while the backward pass computes the rest; with
-    ``compression``, which needs the whole gradient, fewer bytes are sent.  One learner sends nothing, and compresses
+    That is SGD on one large minibatch, for any number of learners (Cui et al., 2020, arXiv 2002.10502, SC-PSGD).
+    With ``bucket_bytes``, parts of the gradient are averaged while the backward pass computes the rest.  With
+    ``compression``, which needs the whole gradient, fewer bytes are sent.  One learner alone sends and compresses
     nothing.
     """
 
     state: ClassVar[tuple[str, ...]] = ("residual", "factors")
     atomic_step: ClassVar[bool] = True
-    bucket_bytes: int = 0
+
+    bucket_bytes: int = 0  # of a part that is averaged during the backward pass; 0: all at the end
     compression: Compression | None = None
 
     def check(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Topologies: who talks to whom."""
+"""Topologies: which ranks exchange weights at an iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ __all__ = [
     "Ring",
     "Topology",
     "find_topology",
-    "fitting",
 ]
 
 
@@ -31,27 +30,35 @@ class Edge(NamedTuple):
 
 
 class Topology:
-    """Who talks to whom; ranks, sizes and iterations are all there is to know, so all learners agree on it."""
+    """A function of rank, number of learners and iteration, so all learners agree on it without a message."""
 
     name: ClassVar[str]
     needs: ClassVar[str] = ""
-    """What a number of learners must be to fit, in words."""
+    """The numbers of learners that fit, in words; for error messages."""
 
     def fits(self, size: int) -> bool:
-        """Say whether ``size`` learners can talk so."""
+        """Return whether ``size`` learners fit."""
         return True
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` where ``size`` learners cannot talk so."""
+        """Raise `SettingsError` if ``size`` learners do not fit."""
         if not self.fits(size):
             raise SettingsError(f"topology {self.name!r} needs {self.needs}, not {size}")
 
     def fallback(self) -> Topology:
-        """Return the form to go on with where the number of learners no longer fits; it fits any number."""
+        """Return the topology to use if the number of learners does not fit; it fits any number."""
         return self
 
+    def or_fallback(self, size: int) -> Topology:
+        """Return this topology if ``size`` learners fit, else its fallback; for use after a loss."""
+        return self if self.fits(size) else self.fallback()
+
+    def fallback_note(self, size: int) -> str:
+        """Return a note for the record if ``size`` learners need the fallback, else nothing."""
+        return "" if self.fits(size) else f"{self.name} does not fit {size} learners: {self.fallback().name} instead"
+
     def cycle(self, size: int) -> int:
-        """Return after how many iterations it repeats; 0: never, it is random."""
+        """Return the number of iterations after which it repeats; 0: never, it is random."""
         return 1
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
@@ -59,43 +66,43 @@ class Topology:
         raise NotImplementedError
 
     def neighbours(self, rank: int, size: int, iteration: int = 0) -> list[int]:
-        """Return those whom ``rank`` hears."""
+        """Return the ranks that ``rank`` receives from."""
         return [link.source for link in self.links(rank, size, iteration)]
 
 
 @dataclass(frozen=True)
 class Ring(Topology):
-    """Left and right neighbour, always the same."""
+    """The left and the right neighbour, always the same."""
 
     name: ClassVar[str] = "ring"
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return the links to the left and to the right; with two learners these are one."""
+        """Return the links to the left and to the right; with two learners they are one link."""
         return [Edge(peer, peer) for peer in sorted({(rank - 1) % size, (rank + 1) % size} - {rank})]
 
 
 @dataclass(frozen=True)
 class RandomRing(Topology):
-    """A ring through all learners in a fresh order each iteration, drawn by everyone from one seed."""
+    """A ring through all learners in a new random order at each iteration; all draw it from one seed."""
 
     name: ClassVar[str] = "random-ring"
 
     seed: int = 0
 
     def cycle(self, size: int) -> int:
-        """Never repeat, unless the learners are so few that every ring is the same."""
+        """Return 0, for never, unless the learners are so few that every ring is the same."""
         return 1 if size <= 3 else 0
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the links to the left and to the right in this iteration's order."""
-        order, place = _permutation(self.seed, size, iteration)
-        here = place[rank]
+        order, index_of = _permutation(self.seed, size, iteration)
+        here = index_of[rank]
         return [Edge(peer, peer) for peer in sorted({order[here - 1], order[(here + 1) % size]} - {rank})]
 
 
 @dataclass(frozen=True)
 class Complete(Topology):
-    """Everyone with everyone: uniform shares are then the mean itself."""
+    """All pairs of learners: uniform shares are then the mean itself."""
 
     name: ClassVar[str] = "complete"
 
@@ -106,7 +113,7 @@ class Complete(Topology):
 
 @dataclass(frozen=True)
 class ExponentialGraph(Topology):
-    """One peer an iteration, 1, 2, 4, … places on: the mean after log2(n) rounds where n is a power of two."""
+    """One peer per iteration, at rank + 1, 2, 4, …: the mean after log2(n) rounds if n is a power of two."""
 
     name: ClassVar[str] = "exponential"
 
@@ -115,7 +122,7 @@ class ExponentialGraph(Topology):
         return max(1, (size - 1).bit_length())
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return one directed link, 2^k places on."""
+        """Return one directed link, to rank + 2^k."""
         if size == 1:
             return []
         distance = 1 << iteration % self.cycle(size)
@@ -124,7 +131,7 @@ class ExponentialGraph(Topology):
 
 @dataclass(frozen=True)
 class StaticExponential(Topology):
-    """All of 1, 2, 4, … places on, at every iteration."""
+    """All peers at rank + 1, 2, 4, …, at every iteration."""
 
     name: ClassVar[str] = "static-exponential"
 
@@ -135,16 +142,16 @@ class StaticExponential(Topology):
 
 @dataclass(frozen=True)
 class Butterfly(Topology):
-    """The partner is rank XOR 2^round: the mean after log2(n) rounds, each of them half an exchange of weights.
+    """The partner is rank XOR 2^round: the mean after log2(n) rounds, one exchange each.
 
-    It goes on as `Exponential`, which is the same idea for any number of learners, where that is no power of two.
+    Its fallback is `ExponentialGraph`, the same idea for any number of learners.
     """
 
     name: ClassVar[str] = "butterfly"
     needs: ClassVar[str] = "a power of two learners"
 
     def fits(self, size: int) -> bool:
-        """Say whether ``size`` is a power of two."""
+        """Return whether ``size`` is a power of two."""
         return size & (size - 1) == 0
 
     def fallback(self) -> Topology:
@@ -165,7 +172,7 @@ class Butterfly(Topology):
 
 @dataclass(frozen=True)
 class HoppingRing(Topology):
-    """One peer an iteration, and each time one place further on."""
+    """One peer per iteration, each time one rank further away."""
 
     name: ClassVar[str] = "hopping-ring"
 
@@ -185,8 +192,8 @@ class HoppingRing(Topology):
 class Bipartite(Topology):
     """Pairs of an even, active rank and an odd, passive one, at distances 1, 3, 5, 9, … along the ring.
 
-    Only the active one begins an exchange, so none can cross another or wait in a circle (Lian et al., 2018).
-    The ``uneven`` form takes an odd number of learners too: one active rank after another sits out.
+    Only the active rank starts an exchange, so exchanges never cross and never deadlock (Lian et al., 2018).
+    The ``uneven`` form fits an odd number of learners too: active ranks take turns to be left out.
     """
 
     name: ClassVar[str] = "bipartite"
@@ -195,15 +202,19 @@ class Bipartite(Topology):
     uneven: bool = False
 
     def fits(self, size: int) -> bool:
-        """Say whether there are as many active as passive learners; one alone has nobody to talk to."""
+        """Return whether there are as many active as passive learners; one learner alone fits too."""
         return self.uneven or size == 1 or size % 2 == 0
 
     def fallback(self) -> Topology:
-        """Return the uneven form, in which the roles stay."""
+        """Return the uneven form, which keeps the roles."""
         return Bipartite(uneven=True)
 
+    def fallback_note(self, size: int) -> str:
+        """Return a note if the number of learners is odd."""
+        return "" if self.fits(size) else f"{size} learners do not pair up: one active learner at a time is left out"
+
     def active(self, rank: int) -> bool:
-        """Say whether ``rank`` begins exchanges rather than answers them."""
+        """Return whether ``rank`` starts exchanges; a passive rank only replies."""
         return rank % 2 == 0
 
     def cycle(self, size: int) -> int:
@@ -212,28 +223,27 @@ class Bipartite(Topology):
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         """Return the link to the partner of this iteration, if there is one."""
-        actives, number = (size + 1) // 2, rank // 2  # our number among those of our kind
+        actives, index = (size + 1) // 2, rank // 2  # our index among the active, or among the passive ranks
         hop = (0, *(1 << k for k in range(self.cycle(size) - 1)))[iteration % self.cycle(size)]
-        active = self.active(rank)
-        partner = 2 * ((number + hop) % actives) + 1 if active else 2 * ((number - hop) % actives)
+        partner = 2 * ((index + hop) % actives) + 1 if self.active(rank) else 2 * ((index - hop) % actives)
         return [Edge(partner, partner)] if partner < size else []
 
 
 @dataclass(frozen=True)
 class FixedGraph(Topology):
-    """The undirected graph of these edges; where it no longer fits, its learners go on in a ring."""
+    """The undirected graph of these edges; its fallback is the ring."""
 
     name: ClassVar[str] = "graph"
 
     edges: tuple[tuple[int, int], ...]
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` where the edges do not connect ``size`` learners."""
+        """Raise `SettingsError` if the edges do not connect ``size`` learners."""
         if not self.fits(size):
             raise SettingsError(f"the edges {list(self.edges)} do not connect {size} learners, 0 to {size - 1}")
 
     def fits(self, size: int) -> bool:
-        """Say whether the edges connect ``size`` learners and no others."""
+        """Return whether the edges connect ``size`` learners and no others."""
         reached, new = {0}, {0}
         while new:
             new = {peer for rank in new for peer in self._peers(rank)} - reached
@@ -259,7 +269,7 @@ TOPOLOGIES: dict[str, type[Topology]] = {
         *(HoppingRing, RandomRing, Ring, StaticExponential),
     )
 }
-"""By the name that an experiment gives; a `Graph` has edges instead."""
+"""By the name in an experiment; a `FixedGraph` has edges instead of a name."""
 
 
 def find_topology(name: str, *, seed: int = 0) -> Topology:
@@ -269,17 +279,12 @@ def find_topology(name: str, *, seed: int = 0) -> Topology:
     return RandomRing(seed) if name == RandomRing.name else TOPOLOGIES[name]()
 
 
-def fitting(topology: Topology, size: int) -> Topology:
-    """Return ``topology`` where it fits ``size`` learners, else its fallback; for use after a loss."""
-    return topology if topology.fits(size) else topology.fallback()
-
-
 @functools.lru_cache(maxsize=256)
 def _permutation(seed: int, size: int, iteration: int) -> tuple[list[int], list[int]]:
-    """Return the order of all ranks at an iteration, and each rank's place in it."""
+    """Return the order of all ranks at an iteration, and the index of each rank in it."""
     generator = torch.Generator().manual_seed(hash((seed, iteration, 7)) & (2**63 - 1))
     order: list[int] = torch.randperm(size, generator=generator).tolist()
-    place = [0] * size
-    for here, rank in enumerate(order):
-        place[rank] = here
-    return order, place
+    index_of = [0] * size
+    for index, rank in enumerate(order):
+        index_of[rank] = index
+    return order, index_of
