@@ -135,7 +135,7 @@ def test_a_checkpoint_holds_what_is_kept() -> None:
 
 
 def test_patience_ends() -> None:
-    patient = EarlyStopping(Constant(), 2, least=0.1)
+    patient = EarlyStopping(Constant(), 2, min_improvement=0.1)
     losses = [1.0, 0.8, 0.75, 0.5, 0.49, 0.48]  # 0.75 is better than 0.8, but not by a tenth
     assert [patient.on_evaluation({"loss": loss}) for loss in losses] == [False, False, False, False, False, True]
     again = EarlyStopping(Constant(), 2)

@@ -92,10 +92,11 @@ def test_the_context_of_a_tdnn_is_all_that_it_sees() -> None:
 def test_conformer_scores_follow_a_shift_in_time() -> None:
     model = built("conformer").eval()
     query, key = torch.randn(2, 1, 2, 6, 4)
-    from roundelay.models.conformer import _turn
+    from roundelay.models.conformer import _rotate
 
-    scores = _turn(query) @ _turn(key).mT
-    late = (_turn(nn.functional.pad(query, (0, 0, 5, 0))) @ _turn(nn.functional.pad(key, (0, 0, 5, 0))).mT)[..., 5:, 5:]
+    scores = _rotate(query) @ _rotate(key).mT
+    later_query, later_key = (nn.functional.pad(x, (0, 0, 5, 0)) for x in (query, key))
+    late = (_rotate(later_query) @ _rotate(later_key).mT)[..., 5:, 5:]
     torch.testing.assert_close(late, scores, rtol=1e-4, atol=1e-5)
     assert model.framewise is False
 

@@ -194,7 +194,8 @@ class Experiment:
         keep = self.keep
         if keep.patience is None:
             return self.schedule
-        return EarlyStopping(self.schedule or Constant(), keep.patience, by=keep.metric, least=keep.min_improvement)
+        schedule = self.schedule or Constant()
+        return EarlyStopping(schedule, keep.patience, metric=keep.metric, min_improvement=keep.min_improvement)
 
     def job(self) -> Job:
         """Make what a learner trains by."""

@@ -1,4 +1,4 @@
-"""Acoustic models, one file each; the registry is what experiments, the command line and the tests go by."""
+"""Acoustic models, one file each, and their registry for experiments, command line and tests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MODELS: dict[str, type[ModelSettings]] = {
     "lstm": LSTMSettings,
     "tdnn": TDNNSettings,
 }
-"""By the name that an experiment gives."""
+"""By the name in an experiment."""
 
 
 def model_settings(table: Mapping[str, Any], where: str = "model") -> ModelSettings:
-    """Make the settings that ``{"name": ..., "preset": ..., ...}`` asks for; what is given overrides the preset."""
+    """Return the settings of a table ``{"name": ..., "preset": ..., ...}``; other keys override the preset."""
     given = dict(table)
     preset = given.pop("preset", None)
     kind = MODELS.get(str(given.get("name")))
@@ -39,7 +39,7 @@ def model_settings(table: Mapping[str, Any], where: str = "model") -> ModelSetti
 
 
 def build_model(table: Mapping[str, Any], inputs: int, outputs: int, where: str = "model") -> AcousticModel:
-    """Make a model; its first weights are drawn from torch's generator, so seed it before."""
+    """Return a model; its initial weights are drawn from torch's generator, so seed that first."""
     settings = model_settings(table, where)
     try:
         return settings.build(inputs, outputs)

@@ -1,4 +1,4 @@
-"""What every acoustic model is: a module from frames with context to a score of each senone, and its settings."""
+"""The base classes of acoustic models and of their settings."""
 
 from __future__ import annotations
 
@@ -10,62 +10,62 @@ from torch.nn import functional
 
 from roundelay.errors import SettingsError
 
-__all__ = ["AcousticModel", "Activation", "ModelSettings", "activation", "stack", "start"]
+__all__ = ["AcousticModel", "Activation", "ModelSettings", "activation", "init_weights", "stack"]
 
 Activation = Literal["relu", "sigmoid", "tanh"]
 
 
 class AcousticModel(nn.Module):
-    """Map features to logits; one class for training and decoding.
+    """A module that maps features to logits, for training and decoding.
 
     ``forward`` takes (B, left + T + right, F) and returns (B, ceil(T / stride), outputs).
     Legend: B items, T frames, F features.
     """
 
     inputs: int
-    """Features in a frame."""
+    """Features per frame."""
     outputs: int
-    """Senones, or labels and the blank."""
+    """Number of senones, or of labels with the blank."""
     left: int = 0
-    """Frames before the first that is scored."""
+    """Frames of context before the first scored frame."""
     right: int = 0
-    """Frames after the last that is scored."""
+    """Frames of context after the last scored frame."""
     stride: int = 1
-    """Frames a score."""
+    """Frames per score."""
     framewise: ClassVar[bool] = False
-    """Whether a frame's scores depend on its context alone, so that frames may be shuffled one by one."""
+    """Whether the scores of a frame depend only on its context: then single frames may be shuffled."""
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the logits; ``lengths`` (B) are the frames that count, where items are padded."""
+        """Return the logits; if items are padded, ``lengths`` (B) are their numbers of real frames."""
         raise NotImplementedError
 
 
 @dataclass
 class ModelSettings:
-    """What a model is made by; `build` makes it."""
+    """The settings of a model; `build` makes the model."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Settings that go together, by name."""
+    """Named sets of settings."""
 
     def build(self, inputs: int, outputs: int) -> AcousticModel:
-        """Make the model, its weights drawn from torch's generator."""
+        """Return the model; its initial weights are drawn from torch's generator."""
         raise NotImplementedError
 
     def at_least(self, **least: float) -> None:
-        """Complain of a setting that is too small."""
+        """Raise `SettingsError` if a setting is below its bound."""
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise SettingsError(f"{name} must be at least {bound}, not {getattr(self, name)}")
 
 
 def activation(name: Activation) -> nn.Module:
-    """Make the nonlinearity of this name."""
+    """Return the nonlinearity of this name."""
     made: nn.Module = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}[name]()
     return made
 
 
-def start(layer: nn.Linear | nn.Conv2d | nn.Conv1d, name: Activation | None) -> None:
-    """Draw a layer's first weights so that the nonlinearity after it keeps the signal's size; biases are zero."""
+def init_weights(layer: nn.Linear | nn.Conv2d | nn.Conv1d, name: Activation | None) -> None:
+    """Draw a layer's weights so that the nonlinearity after it keeps the signal's size; set biases to zero."""
     if name == "relu":
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     else:
@@ -75,7 +75,7 @@ def start(layer: nn.Linear | nn.Conv2d | nn.Conv1d, name: Activation | None) -> 
 
 
 def stack(x: Tensor, size: int) -> Tensor:
-    """Put every ``size`` frames side by side, (B, T, F) to (B, ceil(T / size), size F), the last frame repeated."""
+    """Join every ``size`` frames, (B, T, F) to (B, ceil(T / size), size F); repeat the last frame if needed."""
     if size == 1:
         return x
     missing = -x.shape[1] % size

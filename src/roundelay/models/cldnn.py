@@ -1,4 +1,4 @@
-"""Convolution over time and frequency, then LSTM layers, then fully connected ones."""
+"""Convolutions over time and frequency, then LSTM layers, then a fully connected layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from roundelay.errors import SettingsError
-from roundelay.models.base import AcousticModel, start
+from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
 
 __all__ = ["CLDNN", "CLDNNSettings"]
@@ -21,16 +21,16 @@ class CLDNNSettings(RecurrentSettings):
     """Two convolutions, LSTM layers and fully connected layers.
 
     The first convolution spans ``window`` frames and as many bands and is pooled over frequency, the second spans
-    three frames and ``narrow`` bands; a linear layer brings both down to what the LSTM reads.
+    three frames and ``narrow`` bands; a linear layer reduces the result to the LSTM's input.
     Sainath et al., 2015, "Convolutional, long short-term memory, fully connected deep neural networks".
     """
 
     bands: int = 0
-    """Frequency bands at the beginning of a frame, the rest skip the convolution; 0: all features are bands."""
+    """Frequency bands at the start of a frame; other features skip the convolution; 0: all features are bands."""
     maps: int = 1
-    """Times that the bands are repeated, as by deltas."""
+    """Number of maps of these bands: 3 with deltas of two orders."""
     filters: int = 32
-    """Of either convolution."""
+    """Filters of each convolution."""
     window: int = 9
     """Frames and bands of the first convolution; odd."""
     pool: int = 3
@@ -38,7 +38,7 @@ class CLDNNSettings(RecurrentSettings):
     narrow: int = 4
     """Bands of the second convolution."""
     reduced: int = 128
-    """What a frame is brought down to after the convolutions."""
+    """Outputs of the linear layer after the convolutions, per frame."""
     connected: int = 256
     """Units of the fully connected layer after the LSTM; 0: no such layer."""
 
@@ -72,7 +72,7 @@ class CLDNNSettings(RecurrentSettings):
     }
 
     def build(self, inputs: int, outputs: int) -> CLDNN:
-        """Make the model."""
+        """Return the model."""
         self.check()
         self.at_least(bands=0, maps=1, filters=1, window=1, pool=1, narrow=1, reduced=1, connected=0)
         if self.window % 2 == 0:
@@ -86,7 +86,7 @@ class CLDNNSettings(RecurrentSettings):
         return CLDNN(self, inputs, outputs)
 
     def pooled(self, bands: int) -> int:
-        """Return the bands that are left after the first convolution and its pooling."""
+        """Return the number of bands after the first convolution and its pooling."""
         return max(0, bands - self.window + 1) // self.pool
 
 
@@ -95,28 +95,28 @@ class CLDNN(AcousticModel):
 
     def __init__(self, settings: CLDNNSettings, inputs: int, outputs: int) -> None:
         super().__init__()
-        reach = settings.window // 2 + 1  # frames that both convolutions use up on either side
+        reach = settings.window // 2 + 1  # frames that both convolutions need on each side
         self.inputs, self.outputs, self.stride = inputs, outputs, settings.stride
         self.left, self.right = settings.left + reach, settings.right + reach
         self.maps, self.pool, self.reach = settings.maps, settings.pool, reach
         self.bands = settings.bands or inputs // settings.maps
         self.first = nn.Conv2d(settings.maps, settings.filters, settings.window)
         self.second = nn.Conv2d(settings.filters, settings.filters, (3, settings.narrow))
-        start(self.first, "relu")
-        start(self.second, "relu")
+        init_weights(self.first, "relu")
+        init_weights(self.second, "relu")
         flat = settings.filters * (settings.pooled(self.bands) - settings.narrow + 1)
         self.reduce = nn.Linear(flat + inputs - self.maps * self.bands, settings.reduced)
-        start(self.reduce, None)
+        init_weights(self.reduce, None)
         self.recurrent = Recurrent(settings, settings.reduced)
         self.connected: nn.Module = nn.Identity()
         width = self.recurrent.size
         if settings.connected:
             layer = nn.Linear(width, settings.connected)
-            start(layer, "relu")
+            init_weights(layer, "relu")
             self.connected = nn.Sequential(layer, nn.ReLU(), nn.Dropout(settings.dropout))
             width = settings.connected
         self.output = nn.Linear(width, outputs * settings.fold)
-        start(self.output, None)
+        init_weights(self.output, None)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of the frames between the contexts."""

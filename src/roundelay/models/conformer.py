@@ -1,4 +1,4 @@
-"""Attention and convolution in turn: what most recognisers are made of today."""
+"""Conformer: self-attention and convolution in turn, as in most recognisers today."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from roundelay.errors import SettingsError
-from roundelay.models.base import AcousticModel, ModelSettings, stack, start
+from roundelay.models.base import AcousticModel, ModelSettings, init_weights, stack
 
 __all__ = ["Conformer", "ConformerSettings"]
 
@@ -20,25 +20,25 @@ class ConformerSettings(ModelSettings):
     """Blocks of half a feed-forward layer, self-attention, convolution, and the other half.
 
     Gulati et al., 2020, "Conformer: convolution-augmented transformer for speech recognition".  Two departures:
-    positions turn queries and keys (Su et al., 2021) instead of being added to the scores, and the convolution is
-    followed by layer norm, which knows nothing of padding and of other learners.
+    positions rotate queries and keys (Su et al., 2021) instead of being added to the scores; the convolution is
+    followed by layer norm, which does not depend on padding or on other learners.
     """
 
     layers: int = 4
     width: int = 144
-    """Channels; divides by twice the heads."""
+    """Channels; a multiple of twice the heads."""
     heads: int = 4
     kernel: int = 15
     """Steps of the convolution; odd."""
     dropout: float = 0.1
     left: int = 0
-    """Frames that are read before the first that is scored."""
+    """Frames of context before the first scored frame."""
     right: int = 0
-    """Frames that are read after the last."""
+    """Frames of context after the last scored frame."""
     fold: int = 1
-    """Frames that a step reads and scores, each by outputs of its own."""
+    """Frames that a step reads and scores, each with its own outputs."""
     stride: int = 1
-    """Steps of so many frames with one score each, as CTC likes it."""
+    """Frames per score, for CTC."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {"layers": 1, "width": 16, "heads": 2, "kernel": 3, "dropout": 0.0},
@@ -48,7 +48,7 @@ class ConformerSettings(ModelSettings):
     }
 
     def build(self, inputs: int, outputs: int) -> Conformer:
-        """Make the model."""
+        """Return the model."""
         self.at_least(layers=1, width=1, heads=1, kernel=1, dropout=0, left=0, right=0, fold=1, stride=1)
         if self.width % (2 * self.heads):
             raise SettingsError(f"width = {self.width} does not divide by twice heads = {self.heads}")
@@ -67,18 +67,18 @@ class Conformer(AcousticModel):
         self.front = nn.Sequential(nn.Linear(inputs * self.step, settings.width), nn.Dropout(settings.dropout))
         self.blocks = nn.ModuleList(_Block(settings) for _ in range(settings.layers))
         self.output = nn.Linear(settings.width, outputs * settings.fold)
-        start(self.output, None)
+        init_weights(self.output, None)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of the frames between the contexts."""
         frames = x.shape[1] - self.left - self.right
         x = self.front(stack(x, self.step))
-        there: Tensor | None = None  # (B, steps): whether a step is more than padding
+        mask: Tensor | None = None  # (B, steps): whether a step is not padding
         if lengths is not None:
             read = torch.div(lengths + self.left + self.right + self.step - 1, self.step, rounding_mode="floor")
-            there = torch.arange(x.shape[1], device=x.device) < read.to(x.device)[:, None]
+            mask = torch.arange(x.shape[1], device=x.device) < read.to(x.device)[:, None]
         for block in self.blocks:
-            x = block(x, there)
+            x = block(x, mask)
         scores: Tensor = self.output(x).reshape(len(x), -1, self.outputs)
         begin = self.left // self.stride
         return scores[:, begin : begin + -(-frames // self.stride)]
@@ -93,11 +93,11 @@ class _Block(nn.Module):
         self.convolution = _Convolution(width, settings.kernel, dropout)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, x: Tensor, there: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map (B, T, width) to the same."""
         x = x + self.before(x) / 2
-        x = x + self.attention(x, there)
-        x = x + self.convolution(x, there)
+        x = x + self.attention(x, mask)
+        x = x + self.convolution(x, mask)
         out: Tensor = self.norm(x + self.after(x) / 2)
         return out
 
@@ -114,7 +114,7 @@ def _feed_forward(width: int, dropout: float) -> nn.Module:
 
 
 class _Attention(nn.Module):
-    """Self-attention whose queries and keys are turned by their position."""
+    """Self-attention whose queries and keys are rotated by their position."""
 
     def __init__(self, settings: ConformerSettings) -> None:
         super().__init__()
@@ -123,28 +123,28 @@ class _Attention(nn.Module):
         self.project = nn.Linear(settings.width, 3 * settings.width)
         self.output = nn.Sequential(nn.Linear(settings.width, settings.width), nn.Dropout(settings.dropout))
 
-    def forward(self, x: Tensor, there: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map (B, T, width) to the same."""
         items, steps, width = x.shape
         query, key, value = self.project(self.norm(x)).view(items, steps, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(
-            _turn(query),
-            _turn(key),
+            _rotate(query),
+            _rotate(key),
             value,
-            attn_mask=None if there is None else there[:, None, None, :],
+            attn_mask=None if mask is None else mask[:, None, None, :],
             dropout_p=self.drop if self.training else 0.0,
         )
         out: Tensor = self.output(mixed.transpose(1, 2).reshape(items, steps, width))
         return out
 
 
-def _turn(x: Tensor) -> Tensor:
-    """Turn pairs of channels of (B, heads, T, D) by angles that grow with time: products then see differences."""
+def _rotate(x: Tensor) -> Tensor:
+    """Rotate pairs of channels of (B, heads, T, D) by angles that grow with time: products then see differences."""
     half = x.shape[-1] // 2
     speeds = 10000.0 ** (-torch.arange(half, device=x.device, dtype=x.dtype) / half)
     angles = torch.arange(x.shape[-2], device=x.device, dtype=x.dtype)[:, None] * speeds
-    one, other = x[..., :half], x[..., half:]
-    return torch.cat([one * angles.cos() - other * angles.sin(), one * angles.sin() + other * angles.cos()], -1)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()], -1)
 
 
 class _Convolution(nn.Module):
@@ -155,10 +155,10 @@ class _Convolution(nn.Module):
         self.depthwise = nn.Conv1d(width, width, kernel, padding=kernel // 2, groups=width)
         self.rest = nn.Sequential(nn.LayerNorm(width), nn.SiLU(), nn.Linear(width, width), nn.Dropout(dropout))
 
-    def forward(self, x: Tensor, there: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map (B, T, width) to the same."""
         x = functional.glu(self.gate(self.norm(x)), -1)
-        if there is not None:
-            x = x * there[..., None]
+        if mask is not None:
+            x = x * mask[..., None]
         out: Tensor = self.rest(self.depthwise(x.transpose(1, 2)).transpose(1, 2))
         return out

@@ -1,4 +1,4 @@
-"""A feed-forward network over a window of frames: the hybrid system's first acoustic model."""
+"""A feed-forward network over a window of frames: the first acoustic model of hybrid systems."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from roundelay.models.base import AcousticModel, Activation, ModelSettings, activation, start
+from roundelay.models.base import AcousticModel, Activation, ModelSettings, activation, init_weights
 
 __all__ = ["DNN", "DNNSettings"]
 
 
 @dataclass
 class DNNSettings(ModelSettings):
-    """Splice frames, then hidden layers of one width, then a layer with an output for each senone.
+    """Spliced frames, then hidden layers of one width, then an output for each senone.
 
     Seide, Li & Yu, 2011, "Conversational speech transcription using context-dependent deep neural networks".
     """
@@ -22,14 +22,14 @@ class DNNSettings(ModelSettings):
     layers: int = 4
     """Hidden layers."""
     width: int = 512
-    """Units in a hidden layer."""
+    """Units per hidden layer."""
     activation: Activation = "relu"
     batch_norm: bool = True
     dropout: float = 0.2
     left: int = 7
-    """Frames before the one that is classified."""
+    """Frames of context before the classified frame."""
     right: int = 7
-    """Frames after it."""
+    """Frames of context after the classified frame."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {"layers": 2, "width": 32, "dropout": 0.0, "left": 2, "right": 2},
@@ -47,7 +47,7 @@ class DNNSettings(ModelSettings):
     }
 
     def build(self, inputs: int, outputs: int) -> DNN:
-        """Make the model."""
+        """Return the model."""
         self.at_least(layers=0, width=1, dropout=0, left=0, right=0)
         return DNN(self, inputs, outputs)
 
@@ -64,7 +64,7 @@ class DNN(AcousticModel):
         layers: list[nn.Module] = []
         for _ in range(settings.layers):
             linear = nn.Linear(width, settings.width)
-            start(linear, settings.activation)
+            init_weights(linear, settings.activation)
             layers.append(linear)
             if settings.batch_norm:
                 layers.append(nn.BatchNorm1d(settings.width))
@@ -74,7 +74,7 @@ class DNN(AcousticModel):
             width = settings.width
         self.hidden = nn.Sequential(*layers)
         self.output = nn.Linear(width, outputs)
-        start(self.output, None)
+        init_weights(self.output, None)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of every frame that has its context."""

@@ -1,4 +1,4 @@
-"""The LSTM of torch, built of Linear layers: slower, and open to natural gradients.
+"""The LSTM of torch, built of Linear layers: slower, but natural gradients can use it.
 
 Legend: B items, T frames, F features, H cells, P projection (H without one), D directions.
 """
@@ -12,9 +12,9 @@ __all__ = ["LinearLSTM"]
 
 
 class LinearLSTM(nn.Module):
-    """What ``nn.LSTM(..., batch_first=True)`` computes, with weights that hooks of layers can reach.
+    """The same function as ``nn.LSTM(..., batch_first=True)``, with weights in Linear layers.
 
-    `load_lstm` takes an ``nn.LSTM``'s weights; the two then agree to 1e-5.
+    `load_lstm` copies the weights of an ``nn.LSTM``; the two then agree to 1e-5.
     """
 
     def __init__(
@@ -36,21 +36,18 @@ class LinearLSTM(nn.Module):
         self.recurrent = nn.ModuleList(nn.Linear(size, 4 * cells) for _ in widths)
         self.projection = nn.ModuleList(nn.Linear(cells, projection, bias=False) for _ in widths if projection)
         bound = cells**-0.5
-        for parameter in self.parameters():  # as nn.LSTM begins
+        for parameter in self.parameters():  # the initial weights of nn.LSTM
             nn.init.uniform_(parameter, -bound, bound)
 
     def load_lstm(self, lstm: nn.LSTM) -> None:
-        """Take the weights of an ``nn.LSTM`` of the same settings."""
+        """Copy the weights of an ``nn.LSTM`` of the same settings."""
         state, index = lstm.state_dict(), 0
         for layer in range(self.layers):
             for suffix in ("", "_reverse")[: self.directions]:
                 end = f"_l{layer}{suffix}"
-                mine = {"input": "ih", "recurrent": "hh"}
-                for name, theirs in mine.items():
-                    linear = getattr(self, name)[index]
-                    linear.load_state_dict(
-                        {"weight": state[f"weight_{theirs}{end}"], "bias": state[f"bias_{theirs}{end}"]}
-                    )
+                for name, theirs in (("input", "ih"), ("recurrent", "hh")):
+                    weights = {kind: state[f"{kind}_{theirs}{end}"] for kind in ("weight", "bias")}
+                    getattr(self, name)[index].load_state_dict(weights)
                 if len(self.projection):
                     self.projection[index].load_state_dict({"weight": state[f"weight_hr{end}"]})
                 index += 1
@@ -74,14 +71,14 @@ class LinearLSTM(nn.Module):
         return x, None
 
     def _run(self, index: int, x: Tensor) -> Tensor:
-        """Go through one layer in one direction."""
+        """Return the outputs of one layer in one direction."""
         recurrent = self.recurrent[index]
         project = self.projection[index] if len(self.projection) else nn.Identity()
         gates: Tensor = self.input[index](x)
         c = x.new_zeros(len(x), self.cells)
         h, hs = project(c), []
-        for at_once in gates.unbind(1):
-            i, f, g, o = (at_once + recurrent(h)).chunk(4, 1)
+        for gate in gates.unbind(1):
+            i, f, g, o = (gate + recurrent(h)).chunk(4, 1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
             h = project(torch.sigmoid(o) * torch.tanh(c))
             hs.append(h)
@@ -89,5 +86,5 @@ class LinearLSTM(nn.Module):
 
 
 def _reorder(x: Tensor, order: Tensor) -> Tensor:
-    """Put the frames of each item into an order of its own."""
+    """Reorder the frames of each item by its row of ``order``."""
     return x.gather(1, order[:, :, None].expand(-1, -1, x.shape[2]))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from roundelay.models.base import AcousticModel, start
+from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
 
 __all__ = ["LSTM", "LSTMSettings"]
@@ -17,8 +17,8 @@ __all__ = ["LSTM", "LSTMSettings"]
 class LSTMSettings(RecurrentSettings):
     """LSTM layers, a linear bottleneck, and an output for each senone.
 
-    Cui et al., 2017, "Embedding-based speaker adaptive training of deep neural networks" describe this BLSTM; it is the
-    model of the papers on decentralized training.
+    The papers on decentralized training use this BLSTM, described by Cui et al., 2017, "Embedding-based speaker
+    adaptive training of deep neural networks".
     """
 
     bottleneck: int = 0
@@ -34,7 +34,7 @@ class LSTMSettings(RecurrentSettings):
     }
 
     def build(self, inputs: int, outputs: int) -> LSTM:
-        """Make the model."""
+        """Return the model."""
         self.check()
         self.at_least(bottleneck=0)
         return LSTM(self, inputs, outputs)
@@ -55,7 +55,7 @@ class LSTM(AcousticModel):
             self.bottleneck = nn.Linear(width, settings.bottleneck)
             width = settings.bottleneck
         self.output = nn.Linear(width, outputs * settings.fold)
-        start(self.output, None)
+        init_weights(self.output, None)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of the frames between the contexts."""

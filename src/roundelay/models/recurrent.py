@@ -1,4 +1,4 @@
-"""LSTM layers over steps of one or several frames, as `lstm` and `cldnn` have them."""
+"""LSTM layers over steps of one or several frames, used by `lstm` and `cldnn`."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class RecurrentSettings(ModelSettings):
     layers: int = 2
     """LSTM layers."""
     cells: int = 128
-    """Cells of a layer, in each direction."""
+    """Cells per layer and direction."""
     bidirectional: bool = True
     projection: int = 0
     """Recurrent projection of each direction (LSTMP); 0: none."""
     dropout: float = 0.2
-    """Between layers."""
+    """Dropout between layers."""
     left: int = 0
-    """Frames that are read before the first that is scored."""
+    """Frames of context before the first scored frame."""
     right: int = 0
-    """Frames that are read after the last; where it is not bidirectional, the delay of the output."""
+    """Frames of context after the last scored frame; in a unidirectional model the delay of the output."""
     fold: int = 1
-    """Frames that a step reads and scores, each by outputs of its own: so many times fewer steps."""
+    """Frames that a step reads and scores, each with its own outputs: so many times fewer steps."""
     stride: int = 1
-    """Steps of so many frames with one score each, as CTC likes it; ``fold`` times that are read at once."""
+    """Frames per score, for CTC; a step reads ``fold`` times as many."""
     linear: bool = False
-    """Build of Linear layers, which natural gradients can reach; the same function, about three times slower."""
+    """Build the LSTM of Linear layers, for natural gradients; the same function, about three times slower."""
 
     def check(self) -> None:
-        """Complain of what cannot be built."""
+        """Raise `SettingsError` if a setting is out of range."""
         self.at_least(layers=1, cells=1, projection=0, dropout=0, left=0, right=0, fold=1, stride=1)
 
 
 class Recurrent(nn.Module):
-    """LSTM layers; (B, left + T + right, F) to a vector for each step of ``fold * stride`` frames."""
+    """LSTM layers; (B, left + T + right, F) to one vector per step of ``fold * stride`` frames."""
 
     def __init__(self, settings: RecurrentSettings, inputs: int) -> None:
         super().__init__()
@@ -87,9 +87,9 @@ class Recurrent(nn.Module):
         return back[0]
 
     def scored(self, steps: Tensor, frames: int, outputs: int) -> Tensor:
-        """Cut the scores of ``frames`` frames out of those of all steps, (B, steps, fold outputs)."""
+        """Select the scores of ``frames`` frames from those of all steps, (B, steps, fold outputs)."""
         settings = self.settings
-        scores = steps.reshape(len(steps), -1, outputs)  # one for each ``stride`` frames
+        scores = steps.reshape(len(steps), -1, outputs)  # one per ``stride`` frames
         first = settings.left if settings.bidirectional else settings.left + settings.right
         begin = first // settings.stride
         return scores[:, begin : begin + -(-frames // settings.stride)]

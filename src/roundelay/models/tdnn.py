@@ -1,4 +1,4 @@
-"""A time-delay network: convolutions over time that look ever further."""
+"""A time-delay network: convolutions over time with growing dilation."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
-from roundelay.models.base import AcousticModel, ModelSettings, start
+from roundelay.models.base import AcousticModel, ModelSettings, init_weights
 
 __all__ = ["TDNN", "TDNNSettings"]
 
 
 @dataclass
 class TDNNSettings(ModelSettings):
-    """Convolutions over three frames, ``steps[k]`` apart in layer k, with a skip where widths agree.
+    """Convolutions over three frames, ``steps[k]`` apart in layer k, with a skip connection if widths are equal.
 
     Peddinti, Povey & Khudanpur, 2015, "A time delay neural network architecture for efficient modeling of long temporal
     contexts".  The skips are of the later factored variant (Povey et al., 2018); its factors are not.
     """
 
     width: int = 256
-    """Channels of a layer."""
+    """Channels per layer."""
     steps: list[int] = field(default_factory=lambda: [1, 1, 2, 3, 3])
-    """How far apart a layer's three frames are, for each layer."""
+    """Distance between the three frames of each layer."""
     dropout: float = 0.1
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -34,10 +34,10 @@ class TDNNSettings(ModelSettings):
     }
 
     def build(self, inputs: int, outputs: int) -> TDNN:
-        """Make the model."""
+        """Return the model."""
         self.at_least(width=1, dropout=0)
         if not self.steps or min(self.steps) < 1:
-            raise SettingsError(f"steps must be numbers from 1 up, one a layer, not {self.steps}")
+            raise SettingsError(f"steps must be numbers from 1 up, one per layer, not {self.steps}")
         return TDNN(self, inputs, outputs)
 
 
@@ -54,7 +54,7 @@ class TDNN(AcousticModel):
             for before, after, step in zip(widths, widths[1:], settings.steps, strict=False)
         )
         self.output = nn.Conv1d(settings.width, outputs, 1)
-        start(self.output, None)
+        init_weights(self.output, None)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of the frames between the contexts."""
@@ -66,13 +66,13 @@ class TDNN(AcousticModel):
 
 
 class _Layer(nn.Module):
-    """Three frames, ReLU, batch norm; beside them the middle frame as it was."""
+    """Three frames, ReLU, batch norm; the skip connection adds the middle frame."""
 
     def __init__(self, before: int, after: int, step: int, dropout: float) -> None:
         super().__init__()
         self.step, self.skips = step, before == after
         self.convolution = nn.Conv1d(before, after, 3, dilation=step)
-        start(self.convolution, "relu")
+        init_weights(self.convolution, "relu")
         self.rest = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(after), nn.Dropout(dropout))
 
     def forward(self, x: Tensor) -> Tensor:

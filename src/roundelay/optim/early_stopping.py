@@ -12,10 +12,15 @@ __all__ = ["EarlyStopping"]
 
 
 class EarlyStopping(ScheduleBase):
-    """Go by a schedule, and stop when evaluations have not improved for a while."""
+    """A schedule that also stops after ``patience`` evaluations without an improvement.
 
-    def __init__(self, schedule: ScheduleBase, patience: int, *, by: str = "loss", least: float = 0.0) -> None:
-        self.schedule, self.patience, self.by, self.least = schedule, patience, by, least
+    ``min_improvement`` is relative to the best value of ``metric`` so far.
+    """
+
+    def __init__(
+        self, schedule: ScheduleBase, patience: int, *, metric: str = "loss", min_improvement: float = 0.0
+    ) -> None:
+        self.schedule, self.patience, self.metric, self.min_improvement = schedule, patience, metric, min_improvement
         self._best, self._since = math.inf, 0
 
     def __call__(self, frames: float) -> float:
@@ -23,19 +28,19 @@ class EarlyStopping(ScheduleBase):
         return self.schedule(frames)
 
     def on_evaluation(self, scores: Scores) -> bool:
-        """Count the evaluations since the best one; stop when patience ends, or when the schedule says so."""
-        if self.by not in scores:
-            raise SettingsError(f"keep.metric: no score {self.by!r}; there are {', '.join(sorted(scores))}")
-        score = scores[self.by]
-        improved = math.isinf(self._best) or score < self._best - self.least * abs(self._best)
+        """Count the evaluations since the best; return whether these reach ``patience``, or the schedule stops."""
+        if self.metric not in scores:
+            raise SettingsError(f"keep.metric: no score {self.metric!r}; there are {', '.join(sorted(scores))}")
+        score = scores[self.metric]
+        improved = math.isinf(self._best) or score < self._best - self.min_improvement * abs(self._best)
         self._best, self._since = (score, 0) if improved else (self._best, self._since + 1)
         return self.schedule.on_evaluation(scores) or self._since >= self.patience
 
     def state(self) -> dict[str, float]:
-        """Return the schedule's state, the best score and how long ago that was."""
+        """Return the schedule's state, the best score, and the number of evaluations since."""
         return {**self.schedule.state(), "patient_best": self._best, "patient_since": float(self._since)}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         self.schedule.restore(state)
         self._best, self._since = state["patient_best"], int(state["patient_since"])

@@ -1,7 +1,7 @@
 """Natural-gradient SGD: precondition the gradient of any Linear or Conv layer of any model, as Kaldi does.
 
-`precondition` is all that a user calls.  Legend: G groups of a convolution (1 elsewhere), N rows (frames, or places of
-a convolution), I inputs of a layer with the 1 of its bias, O outputs.
+A user calls only `precondition`.  Legend: G groups of a convolution (1 elsewhere), N rows (frames, or positions of a
+convolution), I inputs of a layer with the 1 of its bias, O outputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Affine = nn.Linear | nn.Conv1d | nn.Conv2d
 
 @dataclass(frozen=True)
 class NaturalGradientSettings:
-    """What Kaldi's recipes set, with their values."""
+    """The settings of Kaldi's recipes, with their values."""
 
     layers: list[str] = field(default_factory=lambda: ["*"])
     """Names of layers as in ``named_modules``, with ``*`` and ``?``; others keep their plain gradient."""
@@ -44,7 +44,7 @@ class NaturalGradientSettings:
     num_samples_history: float = 2000.0
     alpha: float = 4.0
     max_change_per_sample: float = 0.075
-    """A bound on how far one row may move a layer, at the optimizer's learning rate; 0: none."""
+    """Bound on the change of a layer by one row, at the optimizer's learning rate; 0: none."""
 
     def __post_init__(self) -> None:
         for name in ("rank_in", "rank_out", "update_period"):
@@ -57,7 +57,7 @@ class NaturalGradientSettings:
                 raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def fisher(self, rank: int) -> FisherSettings:
-        """Return the settings of one of a layer's two matrices."""
+        """Return the settings of one of the two matrices of a layer."""
         return FisherSettings(rank, self.update_period, self.num_samples_history, self.alpha)
 
 
@@ -66,8 +66,8 @@ def precondition(
 ) -> NaturalGradient:
     """Precondition the gradients of ``module``'s Linear and Conv layers from now on, before any strategy sees them.
 
-    Call it before `roundelay.join`, or in a plain PyTorch loop: whatever steps along ``.grad`` then steps along the
-    natural gradient.  The learning rate that ``max_change_per_sample`` refers to is read from ``optimizer``.
+    Call it before `roundelay.join`, or in a plain PyTorch loop: ``.grad`` is then the natural gradient.  The learning
+    rate for ``max_change_per_sample`` is read from ``optimizer``.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2))
     >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -82,29 +82,29 @@ def precondition(
 class NaturalGradient:
     """The preconditioners of a module's layers: state that is private to one learner.
 
-    A `Learner` made of ``module`` finds it there and registers it: checkpoints save it, averaging leaves it alone.
+    A `Learner` finds it in its ``module``: checkpoints save it, averaging does not change it.
     """
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, settings: NaturalGradientSettings) -> None:
         self.settings, self._optimizer = settings, optimizer
         self._factor: Callable[[], float] = lambda: 1.0
-        chosen = _choose(module, settings.layers)
+        chosen = _choose_layers(module, settings.layers)
         self.layers = {name: _Layer(layer, settings, self._rate) for name, layer in chosen.items()}
-        keepers = module.__dict__.setdefault("roundelay_stateful", {})
-        if "natural_gradient" in keepers:
+        stateful = module.__dict__.setdefault("roundelay_stateful", {})
+        if "natural_gradient" in stateful:
             raise SettingsError("precondition: this module's gradients are preconditioned already")
-        keepers["natural_gradient"] = self
+        stateful["natural_gradient"] = self
 
     def attach(self, learner: Learner) -> None:
-        """Belong to a learner: its schedule's factor is part of the learning rate."""
-        source = weakref.ref(learner)  # which holds us
-        self._factor = lambda: 1.0 if (learner := source()) is None else learner.lr_factor
+        """Become part of ``learner``: its schedule's factor is part of the learning rate."""
+        reference = weakref.ref(learner)  # the learner refers to us
+        self._factor = lambda: 1.0 if (learner := reference()) is None else learner.lr_factor
 
     def _rate(self, parameter: Tensor) -> float:
         for group in self._optimizer.param_groups:
             if any(parameter is each for each in group["params"]):
                 return float(group["lr"]) * self._factor()
-        return 0.0  # of a layer that the optimizer does not train
+        return 0.0  # the optimizer does not train this layer
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all factors as tensors."""
@@ -116,17 +116,16 @@ class NaturalGradient:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         for name, layer in self.layers.items():
             for side, fisher in layer.sides.items():
                 prefix = f"{name}/{side}/"
-                fisher.load_state_dict(
-                    {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-                )
+                own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+                fisher.load_state_dict(own)
 
 
-def _choose(module: nn.Module, patterns: Iterable[str]) -> dict[str, Affine]:
-    """Return the layers that can be preconditioned and that a pattern names."""
+def _choose_layers(module: nn.Module, patterns: Iterable[str]) -> dict[str, Affine]:
+    """Return the layers that can be preconditioned and match a pattern."""
     able = {
         name: layer
         for name, layer in module.named_modules()
@@ -135,86 +134,86 @@ def _choose(module: nn.Module, patterns: Iterable[str]) -> dict[str, Affine]:
     if not able:
         raise SettingsError(
             f"natural_gradient: {type(module).__name__} has no trained Linear, Conv1d or Conv2d layer; an LSTM can be "
-            "built of such (roundelay.models.linear_lstm)"
+            "built of Linear layers (roundelay.models.linear_lstm)"
         )
     for pattern in patterns:
         if not fnmatch.filter(able, pattern):
             raise SettingsError(f"natural_gradient.layers: unknown {suggest(pattern, able)}")
     for name, layer in module.named_modules():
         if isinstance(layer, nn.RNNBase):
-            _pass_over(name)
+            _log_skipped_layer(name)
     return {name: layer for name, layer in able.items() if any(fnmatch.fnmatch(name, each) for each in patterns)}
 
 
 @functools.cache
-def _pass_over(name: str) -> None:
-    """Say which layer is left out, once in a process: every learner has one."""
+def _log_skipped_layer(name: str) -> None:
+    """Log the name of a layer that is skipped; once per process, since every learner has this layer."""
     log.info(
-        "natural_gradient: %s keeps its plain gradient, since there are no layers inside it; linear = true in the "
-        "model's settings builds it of some (roundelay.models.linear_lstm)",
+        "natural_gradient: %s keeps its plain gradient, since there are no layers inside it; use linear = true in the "
+        "model's settings to build it of Linear layers (roundelay.models.linear_lstm)",
         name,
     )
 
 
 class _Layer:
-    """One layer, whose forward pass is replaced by one that remembers what its gradient is made of.
+    """One layer; its forward pass is replaced by one that records inputs and output derivatives.
 
-    A layer may be used many times in a minibatch (once a frame, in an LSTM): a hook of its parameters, which autograd
-    calls when all uses have been differentiated, makes one gradient of all of them.
+    A layer may be used many times in a minibatch (once per frame in an LSTM).  Autograd calls the hook of a parameter
+    after the backward passes of all uses: the hook makes one gradient of all of them.
     """
 
     def __init__(self, module: Affine, settings: NaturalGradientSettings, rate: Callable[[Tensor], float]) -> None:
-        self.module, self._rate, self._most = module, rate, settings.max_change_per_sample
+        self.module, self._rate, self._max_change = module, rate, settings.max_change_per_sample
         self.sides = {
             "in": OnlineFisher(settings.fisher(settings.rank_in)),
             "out": OnlineFisher(settings.fisher(settings.rank_out)),
         }
         self.uses: list[tuple[Tensor, Tensor]] = []
-        self._made: dict[str, Tensor] = {}
+        self._pending: dict[str, Tensor] = {}
         self._handles: dict[str, RemovableHandle] = {}
-        self.nought = module.weight.detach().new_zeros(())
+        self.zero = module.weight.detach().new_zeros(())
         setattr(module, "forward", self.forward)  # noqa: B010 (mypy has no other way); the class's is still there
 
     def forward(self, x: Tensor) -> Tensor:
-        """Do what the layer does, and remember it where a gradient will be wanted."""
+        """Return the layer's output, and record its input if a gradient is needed."""
         module = self.module
         if not (torch.is_grad_enabled() and module.weight.requires_grad):
             plain: Tensor = getattr(type(module), "forward")(module, x)  # noqa: B009 (as above)
             return plain
-        self._watch("weight", module.weight)
+        self._add_hook("weight", module.weight)
         if module.bias is not None:
-            self._watch("bias", module.bias)
+            self._add_hook("bias", module.bias)
         if not isinstance(module, nn.Linear):
             x = _pad(module, x)
-        y: Tensor = _Remembered.apply(x, module.weight, module.bias, self)  # type: ignore[no-untyped-call]  # torch's
+        y: Tensor = _RecordedLayer.apply(x, module.weight, module.bias, self)  # type: ignore[no-untyped-call]  # torch's
         return y
 
-    def _watch(self, kind: str, parameter: Tensor) -> None:
-        """Put our hook on the parameter: a copied module has new ones, without hooks."""
+    def _add_hook(self, kind: str, parameter: Tensor) -> None:
+        """Put our hook on the parameter if it is not there: a copied module has new parameters, without hooks."""
         handle, hooks = self._handles.get(kind), parameter._backward_hooks or {}
         if parameter.requires_grad and (handle is None or handle.id not in hooks):
             self._handles[kind] = parameter.register_hook(lambda incoming: self._finish(kind, incoming))
 
     def _finish(self, kind: str, incoming: Tensor) -> Tensor | None:
-        """Return what is to be the parameter's gradient, where the layer was used at all."""
+        """Return the parameter's gradient, if the layer was used at all."""
         if self.uses:
             uses, self.uses = self.uses, []
-            self._made = self._gradients(uses)
-        mine = self._made.pop(kind, None)
-        if mine is None or incoming.data_ptr() == self.nought.data_ptr():
+            self._pending = self._gradients(uses)
+        mine = self._pending.pop(kind, None)
+        if mine is None or incoming.data_ptr() == self.zero.data_ptr():
             return mine
         return incoming + mine  # the parameter is used elsewhere too
 
     @torch.no_grad()
     def _gradients(self, uses: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Make the gradients of weight and bias from inputs and output derivatives, both preconditioned."""
+        """Return the gradients of weight and bias, made of preconditioned inputs and output derivatives."""
         biased = self.module.bias is not None
         rows = [_rows(self.module, *use) for use in reversed(uses)]
         x, dy = (torch.cat(parts, dim=1) if len(parts) > 1 else parts[0] for parts in zip(*rows, strict=True))
         count = x.shape[1]
         if biased:
             x = functional.pad(x, (0, 1), value=1.0)
-        # Kaldi's derivatives are of a sum over frames; epsilon is meant for those.  Ours, of a mean, are N times less.
+        # Kaldi's derivatives are of a sum over frames, and epsilon fits those.  Ours are of a mean: N times smaller.
         x_hat, scale_in = self.sides["in"].precondition(x.flatten(0, 1))
         dy_hat, scale_out = self.sides["out"].precondition(dy.flatten(0, 1) * count)
         scale = scale_in * scale_out / count
@@ -227,16 +226,16 @@ class _Layer:
         return made
 
     def _limit(self, x: Tensor, dy: Tensor, scale: float) -> float:
-        """Return by how much to shorten the step, so that no row moves the layer too far."""
+        """Return the factor that shortens the step so that no row moves the layer too far."""
         reach = self._rate(self.module.weight) * scale
-        if not (self._most and reach):
+        if not (self._max_change and reach):
             return 1.0
         far = reach * float((torch.linalg.vector_norm(x, dim=1) * torch.linalg.vector_norm(dy, dim=1)).sum())
-        return min(1.0, self._most * len(x) / far) if far > 0.0 else 1.0
+        return min(1.0, self._max_change * len(x) / far) if far > 0.0 else 1.0
 
 
-class _Remembered(torch.autograd.Function):
-    """A layer's output; its backward pass hands the parameters nothing, and leaves their gradients to the hook."""
+class _RecordedLayer(torch.autograd.Function):
+    """A layer's output; its backward pass gives zeros to the parameters, and the hook makes their gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: _Layer) -> Tensor:
@@ -254,13 +253,13 @@ class _Remembered(torch.autograd.Function):
         layer.uses.append((x, dy))
         if len(layer.uses) > 1:
             return dx, None, None, None
-        # Something has to arrive for the hook to be called; a zero without storage of its own costs nothing.
-        bias = layer.nought.expand(layer.module.bias.shape) if ctx.needs_input_grad[2] else None
-        return dx, layer.nought.expand(weight.shape), bias, None
+        # Autograd calls the hook only if it has a gradient; an expanded zero takes no memory.
+        bias = layer.zero.expand(layer.module.bias.shape) if ctx.needs_input_grad[2] else None
+        return dx, layer.zero.expand(weight.shape), bias, None
 
 
 def _pad(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """Pad the input, so that the convolution itself need not."""
+    """Pad the input here, instead of in the convolution."""
     if module.padding == "valid" or (module.padding_mode == "zeros" and not any(_sides(module))):
         return x
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
@@ -268,7 +267,7 @@ def _pad(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def _sides(module: nn.Conv1d | nn.Conv2d) -> list[int]:
-    """Return how much to pad on each side, the last dimension first."""
+    """Return the padding of each side, the last dimension first."""
     sides = []
     for axis in reversed(range(len(module.kernel_size))):
         if isinstance(module.padding, str):
@@ -301,8 +300,8 @@ def _rows(module: Affine, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
     one = (1,) if isinstance(module, nn.Conv1d) else ()
     patches = functional.unfold(
         x.view(-1, *x.shape[-3:]), (*one, *module.kernel_size), (*one, *module.dilation), 0, (*one, *module.stride)
-    )  # (B, channels * kernel, places)
+    )  # (B, channels * kernel, positions)
     groups = module.groups
-    patches = patches.unflatten(1, (groups, -1)).permute(1, 0, 3, 2)  # (G, B, places, I)
+    patches = patches.unflatten(1, (groups, -1)).permute(1, 0, 3, 2)  # (G, B, positions, I)
     derivatives = dy.reshape(len(patches[0]), groups, module.out_channels // groups, -1).permute(1, 0, 3, 2)
     return patches.flatten(1, 2), derivatives.flatten(1, 2)

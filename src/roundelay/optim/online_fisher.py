@@ -1,4 +1,4 @@
-"""The online low-rank estimate of a Fisher matrix that natural-gradient SGD preconditions with."""
+"""The online low-rank estimate of a Fisher matrix, the preconditioner of natural-gradient SGD."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from torch import Tensor
 __all__ = ["FisherSettings", "OnlineFisher"]
 
 INITIAL_UPDATES = 10  # on every minibatch, before the update period counts
-INITIAL_PASSES = 3  # over the first minibatch, in place of an eigenvalue decomposition
+INITIAL_PASSES = 3  # over the first minibatch, instead of an eigenvalue decomposition
 LARGEST_CONDITION = 1e6  # of Z, beyond which the rows of R may have lost their orthogonality
-ORTHOGONAL = 1e-3  # close enough
+ORTHOGONAL = 1e-3  # largest deviation of R R^T from the identity that is accepted
 
 
 @dataclass(frozen=True)
 class FisherSettings:
-    """Kaldi's constants; the names are its own, where it has any."""
+    """Kaldi's constants, by Kaldi's names."""
 
     rank: int = 40
     update_period: int = 1
-    """Minibatches between updates, after the first ten."""
+    """Minibatches between two updates, after the first ten."""
     num_samples_history: float = 2000.0
-    """Rows after which the weight of what was seen has fallen by a factor of e."""
+    """Number of rows after which the weight of older rows has fallen by a factor of e."""
     alpha: float = 4.0
-    """How much of the mean eigenvalue is added to each of them; without bound it is plain SGD."""
+    """Multiple of the mean eigenvalue that is added to each eigenvalue; a very large one is plain SGD."""
     epsilon: float = 1e-10
     delta: float = 5e-4
-    """The smallest eigenvalue is at least this share of the largest."""
+    """The smallest eigenvalue is at least this fraction of the largest."""
 
 
 class OnlineFisher:
-    r"""The matrix $F = R^T D R + \rho I$ of rows $x$ seen so far, and their directions made even by it.
+    r"""The matrix $F = R^T D R + \rho I$ of the rows $x$ so far, and the multiplication by its inverse.
 
-    $R$ has ``rank`` orthonormal rows, $D$ is diagonal.  What is stored is $W = E^{1/2} R$ with
+    $R$ has ``rank`` orthonormal rows, $D$ is diagonal.  Stored is $W = E^{1/2} R$ with
     $e_i = 1 / (\beta/d_i + 1)$ and $\beta = \rho (1 + \alpha) + \frac{\alpha}{\dim} \sum d$, since
     $\beta (F + \frac{\alpha}{\dim} tr(F) I)^{-1} = I - W^T W$.
 
@@ -48,8 +48,8 @@ class OnlineFisher:
         self.w = torch.zeros(0, 0)  # (R, dim)
         self.d = torch.zeros(0, dtype=torch.float64)  # (R)
         self.rho = 0.0
-        self.updates = -1  # so many were made; -1: there is no estimate yet
-        self.skipped = 0
+        self.updates = -1  # number of updates; -1: there is no estimate yet
+        self.skipped = 0  # minibatches since the last update
 
     @property
     def started(self) -> bool:
@@ -58,10 +58,10 @@ class OnlineFisher:
 
     @torch.no_grad()
     def precondition(self, x: Tensor) -> tuple[Tensor, float]:
-        """Return rows multiplied by the inverse matrix, up to a scale, and the factor that gives them ``x``'s norm.
+        """Return the rows times the inverse matrix, up to a scale, and the factor that restores the norm of ``x``.
 
-        The rows are counted into the estimate afterwards.  A single column, and rows that are zero or not finite,
-        are handed back as they are.
+        The rows update the estimate afterwards.  A single column, and rows that are zero or not finite, are returned
+        unchanged.
         """
         square = float(torch.linalg.vector_norm(x)) ** 2
         if x.shape[1] == 1 or not math.isfinite(square) or (square == 0.0 and not self.started):
@@ -78,7 +78,7 @@ class OnlineFisher:
         return hat, math.sqrt(square / left) if left > 0.0 else 1.0
 
     def matrix(self) -> Tensor:
-        """Return F in full, in double precision; for tests and curiosity."""
+        """Return the full matrix F in double precision; for tests."""
         r = self.directions()
         return (r.T * self.d) @ r + self.rho * torch.eye(r.shape[1], dtype=torch.float64)
 
@@ -89,12 +89,12 @@ class OnlineFisher:
     # -- the estimate -------------------------------------------------------------------------------------------
 
     def _start(self, x: Tensor, square: float) -> None:
-        """Begin with an arbitrary matrix, and let the first minibatch pull it straight."""
+        """Begin with an arbitrary matrix, and update it with the first minibatch."""
         dim = x.shape[1]
         rank = min(self.settings.rank, dim - 1)
         columns = torch.arange(dim, device=x.device)
         r = x.new_zeros(rank, dim)
-        r[columns % rank, columns] = 1.0  # rows of disjoint support, and no column left out
+        r[columns % rank, columns] = 1.0  # each column is in exactly one row
         r /= torch.linalg.vector_norm(r, dim=1, keepdim=True)
         self.rho = self.settings.epsilon
         self.d = torch.full((rank,), self.settings.epsilon, dtype=torch.float64)
@@ -111,7 +111,7 @@ class OnlineFisher:
         return 1.0 / (beta / d + 1.0)
 
     def _update(self, x: Tensor, h: Tensor, square: float) -> None:
-        """Move the estimate towards the rows' own second moments, in the subspace that it and they span."""
+        """Move the estimate towards the second moments of the rows, in the subspace of both."""
         settings, (rank, dim) = self.settings, self.w.shape
         rows = x.shape[0]
         eta = -math.expm1(-rows / settings.num_samples_history)
@@ -121,7 +121,7 @@ class OnlineFisher:
         full = self.d + self.rho
         c, u = _eigen(self._z(j, h, inverse, keep, share))
         floor = (keep * self.rho) ** 2
-        doubtful = bool(c[0] > LARGEST_CONDITION * c[-1]) or bool(c[-1] < floor)
+        ill_conditioned = bool(c[0] > LARGEST_CONDITION * c[-1]) or bool(c[-1] < floor)
         root = c.clamp(min=floor).sqrt()
         rho = (share * square + keep * (dim * self.rho + float(self.d.sum())) - float(root.sum())) / (dim - rank)
         d = (root - rho).clamp(min=settings.epsilon)
@@ -129,8 +129,8 @@ class OnlineFisher:
         a = (share * self._evenness(d, rho).sqrt() / root)[:, None] * u.T * inverse
         b = j + (keep / share * full)[:, None].to(j) * self.w
         self.w, self.d, self.rho = a.to(j) @ b, d, rho
-        if doubtful:
-            self._straighten()
+        if ill_conditioned:
+            self._orthonormalise()
         self.updates, self.skipped = self.updates + 1, 0
 
     def _z(self, j: Tensor, h: Tensor, inverse: Tensor, keep: float, share: float) -> Tensor:
@@ -142,7 +142,7 @@ class OnlineFisher:
         z.diagonal().add_(keep**2 * full.square())
         return (z + z.T) / 2
 
-    def _straighten(self) -> None:
+    def _orthonormalise(self) -> None:
         """Make the rows of R orthonormal again."""
         e = self._evenness(self.d, self.rho)
         w = self.w.cpu().double()
@@ -160,14 +160,14 @@ class OnlineFisher:
     # -- for checkpoints ----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all state; nothing before the first minibatch."""
+        """Return all state; it is empty before the first minibatch."""
         if not self.started:
             return {}
         counts = torch.tensor([self.updates, self.skipped])
         return {"w": self.w, "d": self.d, "rho": torch.tensor(self.rho, dtype=torch.float64), "counts": counts}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if not state:
             self.updates = -1
             return

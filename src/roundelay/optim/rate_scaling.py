@@ -1,4 +1,4 @@
-"""How the learning rate grows with the number of learners."""
+"""Scaling of the learning rate with the number of learners."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["RateSettings", "multiply_rate"]
 
 @dataclass(frozen=True)
 class RateSettings:
-    """What the optimizer's rate is multiplied by.
+    """The factor of the optimizer's rate.
 
-    ``batch``: linear scaling, by all learners' frames in a step over those that the rate was tuned for (Goyal et al.,
-    2017); give it a schedule that warms up.  ``learners``: Kaldi's effective learning rate, by the number of learners,
-    since a mean of their models moves by one over that of what each has moved (Povey et al., 2015); with schedule
-    ``exponential`` this is Kaldi's recipe, the optimizer's rate being the initial effective one.
+    ``batch``: linear scaling by the frames of a step of all learners, divided by ``reference`` (Goyal et al., 2017);
+    use it with a schedule that warms up.  ``learners``: the number of learners, Kaldi's effective learning rate: the
+    mean of N models moves by only 1/N of each model's change (Povey et al., 2015).  With schedule ``exponential`` this
+    is Kaldi's recipe; the optimizer's rate is then the initial effective one.
     """
 
     scale: Literal["none", "batch", "learners"] = "none"
     reference: int | None = None
-    """With ``batch``: the frames in a step that the rate was tuned for; by default one learner's."""
+    """With ``batch``: the frames of a step for which the rate was tuned; by default those of one learner."""
 
     def __post_init__(self) -> None:
         if self.reference is not None and self.reference < 1:
             raise SettingsError(f"reference must be at least 1, not {self.reference}")
 
     def factor(self, learners: int, frames: int) -> float:
-        """Return the factor for so many learners, each with minibatches of so many frames."""
+        """Return the factor for ``learners`` learners with minibatches of ``frames`` frames each."""
         if self.scale == "none":
             return 1.0
         if self.scale == "learners":
@@ -40,7 +40,7 @@ class RateSettings:
 
 
 def multiply_rate(optimizer: torch.optim.Optimizer, factor: float) -> torch.optim.Optimizer:
-    """Multiply the rate of every group; return the optimizer."""
+    """Multiply the rate of every group of parameters; return the optimizer."""
     for group in optimizer.param_groups:
         group["lr"] *= factor
     return optimizer

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, counted in frames, so that they do not depend on the number of learners."""
+"""Learning-rate schedules by frames of the whole run: they do not depend on the number of learners."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["SCHEDULES", "Constant", "ExponentialDecay", "Newbob", "ScheduleBase"
 
 
 class ScheduleBase:
-    """A factor of the learning rate; a dataclass of its settings."""
+    """A factor of the learning rate; its settings are the fields of a dataclass."""
 
     def __call__(self, frames: float) -> float:
-        """Return the factor after so many frames of the whole run."""
+        """Return the factor after ``frames`` frames of the whole run."""
         raise NotImplementedError
 
     def on_evaluation(self, scores: Scores) -> bool:
-        """Take note of an evaluation; return whether training should stop here."""
+        """Use the scores of an evaluation; return whether training should stop."""
         return False
 
     def state(self) -> dict[str, float]:
-        """Return what `met` has changed."""
+        """Return the state that `on_evaluation` changes."""
         return {}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
 
 
 @dataclass
 class Constant(ScheduleBase):
-    """The rate stays as it is."""
+    """A constant learning rate."""
 
     def __call__(self, frames: float) -> float:
         """Return 1."""
@@ -41,7 +41,7 @@ class Constant(ScheduleBase):
 
 @dataclass
 class ExponentialDecay(ScheduleBase):
-    """From 1 to ``final`` over ``frames``, and ``final`` after them."""
+    """From 1 to ``final`` over ``frames``, then constant."""
 
     frames: float
     final: float = 0.01
@@ -51,7 +51,7 @@ class ExponentialDecay(ScheduleBase):
             raise SettingsError(f"frames and final must be above 0, not {self.frames} and {self.final}")
 
     def __call__(self, frames: float) -> float:
-        """Return final^(share of the frames)."""
+        """Return ``final`` to the power of the fraction of the frames."""
         return float(self.final ** min(1.0, frames / self.frames))
 
 
@@ -80,9 +80,9 @@ class WarmupAnneal(ScheduleBase):
 
 @dataclass
 class Newbob(ScheduleBase):
-    """Halve when the held-out loss improves by less than ``halve_below`` (relative), stop below ``stop_below``.
+    """Halve if the held-out loss improves by less than ``halve_below`` (relative); stop below ``stop_below``.
 
-    The rate is halved after every evaluation once the first small improvement was seen.
+    After the first small improvement the rate is halved at every evaluation.
     """
 
     halve_below: float = 0.01
@@ -95,11 +95,11 @@ class Newbob(ScheduleBase):
         self._now, self._best, self._halving = 1.0, math.inf, False
 
     def __call__(self, frames: float) -> float:
-        """Return the factor that evaluations have led to."""
+        """Return the factor that the evaluations so far have set."""
         return self._now
 
     def on_evaluation(self, scores: Scores) -> bool:
-        """Halve, or stop, by the relative improvement of the loss."""
+        """Halve or stop, depending on the relative improvement of the loss."""
         loss = scores["loss"]
         gain = 1.0 if math.isinf(self._best) else (self._best - loss) / abs(self._best)
         self._best = min(self._best, loss)
@@ -111,11 +111,11 @@ class Newbob(ScheduleBase):
         return False
 
     def state(self) -> dict[str, float]:
-        """Return the factor, the best loss, and whether the rate falls already."""
+        """Return the factor, the best loss, and whether halving has begun."""
         return {"now": self._now, "best": self._best, "halving": float(self._halving)}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         self._now, self._best, self._halving = state["now"], state["best"], bool(state["halving"])
 
 
@@ -125,4 +125,4 @@ SCHEDULES: dict[str, type[ScheduleBase]] = {
     "newbob": Newbob,
     "warmup-anneal": WarmupAnneal,
 }
-"""By the name that an experiment gives."""
+"""By the name in an experiment."""

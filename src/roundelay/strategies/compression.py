@@ -17,24 +17,24 @@ __all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    r"""Replace every learner's gradient by a mean that took fewer bytes, and remember what was held back.
+    r"""Replace the gradient by a mean that takes fewer bytes, and remember what was left out.
 
     $v_l = n_l g_l + e_l$, $q_l = Q(v_l)$, $e_l \gets v_l - q_l$, and all learners step along
     $\frac{\sum_l q_l}{\sum_l n_l}$ with $n_l$ the frames of learner $l$ in units of a full minibatch, $Q$ the
     compression, and $e_l$ the residual, private to the learner and 0 at first.
 
-    The residual is carried in units of $n_l g_l$, so that what was held back is sent later in full measure even where
-    minibatches are unequal; a learner that got none sends from its residual.  Buffers are never compressed.
+    The residual is in units of $n_l g_l$, so its weight stays the same even if minibatches are unequal; a learner
+    without a minibatch sends from its residual.  Buffers are never compressed.
     """
 
     feedback: bool = True
     """Carry the residual to the next step."""
 
     def check(self) -> None:
-        """Raise `SettingsError` where a setting cannot be."""
+        """Raise `SettingsError` if a setting is out of range."""
 
     def factors(self, learner: Learner) -> Tensor:
-        """Return what is kept between steps besides the residual, equal on all learners; flat."""
+        """Return the other state that is kept between steps, flat; it is equal on all learners."""
         return learner.weights.new_zeros(0)
 
     async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,54 +43,51 @@ class Compression:
 
 
 class _Gathered(Compression):
-    """A compression whose sums are not of its own form: everyone sends to everyone, and adds up in rank order."""
+    """A compression whose messages cannot be added up: every rank gathers them all and adds in rank order."""
 
     async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        places = parameters(learner)
-        buffers = (
-            learner.comm.mean(learner.grad[learner.tail :], learner.weight)
-            if learner.tail < learner.grad.numel()
-            else None
-        )
-        value = learner.grad[: learner.tail].mul(learner.weight).add_(residual)
+        slots, comm = parameter_slots(learner), learner.comm
+        grad, buffers = learner.grad[: learner.tail], learner.grad[learner.tail :]
+        averaging = [comm.mean(buffers, learner.weight)] if buffers.numel() else []
+        value = grad.mul(learner.weight).add_(residual)
         weight = torch.tensor([learner.weight], dtype=torch.float64, device=value.device)
-        message = torch.cat([weight.view(torch.uint8), self.encode(value, places)])
+        message = torch.cat([weight.view(torch.uint8), self.encode(value, slots)])
         total, frames = torch.zeros_like(value), 0.0
-        for other in await learner.comm.gather(message):
+        for other in await comm.gather(message):
             frames += float(other[:8].clone().view(torch.float64))
-            self.add(total, other[8:], places)
-        if buffers is not None:
-            await buffers
-        learner.grad[: learner.tail] = total.div_(frames) if frames else 0.0
+            self.add(total, other[8:], slots)
+        for mean in averaging:
+            await mean
+        grad[:] = total.div_(frames) if frames else 0.0
         if self.feedback:
-            residual = value.sub_(self.add(torch.zeros_like(value), message[8:], places))
-        _note(learner, message.numel(), residual)
+            residual = value.sub_(self.add(torch.zeros_like(value), message[8:], slots))
+        _log_metrics(learner, message.numel(), residual)
         return residual, factors
 
-    def encode(self, value: Tensor, places: Sequence[Slot]) -> Tensor:
-        """Return the bytes that stand for ``value``."""
+    def encode(self, value: Tensor, slots: Sequence[Slot]) -> Tensor:
+        """Return ``value`` in bytes, compressed."""
         raise NotImplementedError
 
-    def add(self, total: Tensor, message: Tensor, places: Sequence[Slot]) -> Tensor:
-        """Add what a message stands for to ``total``, and return that."""
+    def add(self, total: Tensor, message: Tensor, slots: Sequence[Slot]) -> Tensor:
+        """Decode ``message``, add it to ``total``, and return the total."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneBit(_Gathered):
-    r"""A bit per value and two numbers per row: $Q(v)_{ij} = a^+_i$ where $v_{ij} \ge 0$, else $a^-_i$.
+    r"""A bit per value and two numbers per row: $Q(v)_{ij} = a^+_i$ if $v_{ij} \ge 0$, else $a^-_i$.
 
-    $a^\pm_i$ are the means of the values of row $i$ on that side of 0, so that a row keeps its sum.  A row is what
-    comes into one unit; a bias is one row.
+    $a^\pm_i$ are the means of the values of row $i$ on that side of 0, so a row keeps its sum.  A row has the weights
+    into one unit; a bias is one row.
 
-    Seide, Fu, Droppo, Li & Yu, 2014, "1-bit stochastic gradient descent", who take columns of their weight matrices;
-    and whose stripes are added and quantised again on the way, where we send whole messages to everyone.
+    Seide, Fu, Droppo, Li & Yu, 2014, "1-bit stochastic gradient descent".  Their rows are columns of the weight
+    matrices.  Departure: they add and quantise stripes again on the way; we send whole messages to all.
     """
 
-    def encode(self, value: Tensor, places: Sequence[Slot]) -> Tensor:
+    def encode(self, value: Tensor, slots: Sequence[Slot]) -> Tensor:
         signs, levels = [], []
-        for place in places:
-            rows = _rows(place, value)
+        for slot in slots:
+            rows = _rows(slot, value)
             above = rows >= 0
             count = above.sum(1)
             up = torch.where(above, rows, 0.0).sum(1)
@@ -99,14 +96,14 @@ class OneBit(_Gathered):
             signs.append(above.reshape(-1))
         return torch.cat([torch.cat(levels).view(torch.uint8), pack_bits(torch.cat(signs))])
 
-    def add(self, total: Tensor, message: Tensor, places: Sequence[Slot]) -> Tensor:
-        heights = [len(_rows(place, total)) for place in places]
+    def add(self, total: Tensor, message: Tensor, slots: Sequence[Slot]) -> Tensor:
+        heights = [len(_rows(slot, total)) for slot in slots]
         split = 2 * sum(heights) * total.element_size()
         levels = list(message[:split].clone().view(total.dtype).split([h for h in heights for _ in "+-"]))
-        signs = unpack_bits(message[split:], sum(place.tensor.numel() for place in places))
+        signs = unpack_bits(message[split:], sum(slot.tensor.numel() for slot in slots))
         begin = 0
-        for k, place in enumerate(places):
-            rows = _rows(place, total)
+        for k, slot in enumerate(slots):
+            rows = _rows(slot, total)
             above = signs[begin : begin + rows.numel()].view(rows.shape)
             rows.add_(torch.where(above, levels[2 * k][:, None], levels[2 * k + 1][:, None]))
             begin += rows.numel()
@@ -115,9 +112,9 @@ class OneBit(_Gathered):
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(_Gathered):
-    """The largest values as they are, and nothing of the others: $Q(v)_i = v_i$ for the $k$ largest $|v_i|$, else 0.
+    """The largest values only: $Q(v)_i = v_i$ for the $k$ largest $|v_i|$, else 0.
 
-    $k$ is ``fraction`` of all values, of whatever layer.  A value takes 8 bytes, half of them for its index.
+    $k$ is ``fraction`` of all values of all layers together.  A value takes 8 bytes, half of them for its index.
 
     Aji & Heafield, 2017 (arXiv 1704.05021); the residual of Stich, Cordonnier & Jaggi, 2018 (arXiv 1809.07599).
     """
@@ -128,12 +125,12 @@ class TopK(_Gathered):
         if not 0 < self.fraction <= 1:
             raise SettingsError(f"strategy.compression.fraction must be above 0 and at most 1, not {self.fraction}")
 
-    def encode(self, value: Tensor, places: Sequence[Slot]) -> Tensor:
-        count = max(1, round(self.fraction * sum(place.tensor.numel() for place in places)))
+    def encode(self, value: Tensor, slots: Sequence[Slot]) -> Tensor:
+        count = max(1, round(self.fraction * sum(slot.tensor.numel() for slot in slots)))
         chosen = value.abs().topk(min(count, value.numel()), sorted=False).indices
         return torch.cat([value[chosen].view(torch.uint8), chosen.to(torch.int32).view(torch.uint8)])
 
-    def add(self, total: Tensor, message: Tensor, places: Sequence[Slot]) -> Tensor:
+    def add(self, total: Tensor, message: Tensor, slots: Sequence[Slot]) -> Tensor:
         split = message.numel() // (total.element_size() + 4) * total.element_size()
         values = message[:split].clone().view(total.dtype)
         return total.index_add_(0, message[split:].clone().view(torch.int32), values)
@@ -141,11 +138,11 @@ class TopK(_Gathered):
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSGD(Compression):
-    r"""Each matrix as a product of rank $r$, found by one step of the power method from the last product.
+    r"""Each matrix as a product of rank $r$, by one step of the power method that starts at the last product.
 
     $P = \mathrm{mean}_l\, V_l B$, orthogonalised; $B \gets \mathrm{mean}_l\, V_l^\top P$; $\bar V = P B^\top$ for all,
-    and $e_l \gets V_l - \bar V$.  Both means are ordinary ones, so the cost does not grow with the number of learners.
-    Vectors, and matrices that a product would not make smaller, are not compressed.
+    and $e_l \gets V_l - \bar V$.  Both are ordinary means, so the cost does not grow with the number of learners.
+    Vectors, and matrices for which a product is not smaller, are not compressed.
 
     Vogels, Karimireddy & Jaggi, 2019, "PowerSGD" (arXiv 1905.13727, algorithms 1 and 2).
     """
@@ -159,54 +156,54 @@ class PowerSGD(Compression):
 
     def factors(self, learner: Learner) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        size = sum(self.rank * _rows(place, learner.grad).shape[1] for place in self._matrices(learner))
+        size = sum(self.rank * _rows(slot, learner.grad).shape[1] for slot in self._compressed_slots(learner))
         return torch.randn(size, generator=generator).to(learner.weights)
 
     async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
         value = learner.grad.mul(learner.weight)
         value[: learner.tail] += residual
-        matrices = self._matrices(learner)
-        rest = [place for place in learner.slots if place not in matrices]
-        rows = [_rows(place, value) for place in matrices]
+        matrices = self._compressed_slots(learner)
+        rest = [slot for slot in learner.slots if slot not in matrices]
+        rows = [_rows(slot, value) for slot in matrices]
         heights, widths = [v.shape[0] for v in rows], [v.shape[1] for v in rows]
-        left = _flat([v @ b for v, b in zip(rows, self._cut(factors, widths), strict=True)], value)
-        plain = _flat([value.new_tensor([learner.weight]), *(value[place.part] for place in rest)], value)
+        left = _flat([v @ b for v, b in zip(rows, self._matrices_of(factors, widths), strict=True)], value)
+        plain = _flat([value.new_tensor([learner.weight]), *(value[slot.part] for slot in rest)], value)
         for mean in [learner.comm.mean(left), learner.comm.mean(plain)]:
             await mean
-        bases = [torch.linalg.qr(p).Q for p in self._cut(left, heights)]
+        bases = [torch.linalg.qr(p).Q for p in self._matrices_of(left, heights)]
         factors = _flat([v.T @ p for v, p in zip(rows, bases, strict=True)], value)
         await learner.comm.mean(factors)
-        for place, base, b in zip(matrices, bases, self._cut(factors, widths), strict=True):
-            torch.mm(base, b.T, out=_rows(place, learner.grad))
-        for place, part in zip(rest, plain[1:].split([place.tensor.numel() for place in rest]), strict=True):
-            learner.grad[place.part] = part
+        for slot, base, b in zip(matrices, bases, self._matrices_of(factors, widths), strict=True):
+            torch.mm(base, b.T, out=_rows(slot, learner.grad))
+        for slot, part in zip(rest, plain[1:].split([slot.tensor.numel() for slot in rest]), strict=True):
+            learner.grad[slot.part] = part
         if self.feedback:
             residual = value[: learner.tail] - learner.grad[: learner.tail]
-            for place in rest:
-                residual[place.part] = 0.0
+            for slot in rest:
+                residual[slot.part] = 0.0
         learner.grad.div_(plain[0]) if plain[0] else learner.grad.zero_()
-        _note(learner, (left.numel() + plain.numel() + factors.numel()) * value.element_size(), residual)
+        _log_metrics(learner, (left.numel() + plain.numel() + factors.numel()) * value.element_size(), residual)
         return residual, factors
 
-    def _cut(self, flat: Tensor, heights: Sequence[int]) -> list[Tensor]:
-        """Return matrices of ``rank`` columns."""
+    def _matrices_of(self, flat: Tensor, heights: Sequence[int]) -> list[Tensor]:
+        """Split ``flat`` into matrices of these heights, with ``rank`` columns each."""
         return [part.view(-1, self.rank) for part in flat.split([self.rank * height for height in heights])]
 
-    def _matrices(self, learner: Learner) -> list[Slot]:
-        shapes = [(place, *_rows(place, learner.grad).shape) for place in parameters(learner) if place.tensor.ndim > 1]
-        return [place for place, m, n in shapes if self.rank * (m + n) < m * n and self.rank <= min(m, n)]
+    def _compressed_slots(self, learner: Learner) -> list[Slot]:
+        shapes = [(slot, *_rows(slot, learner.grad).shape) for slot in parameter_slots(learner) if slot.tensor.ndim > 1]
+        return [slot for slot, m, n in shapes if self.rank * (m + n) < m * n and self.rank <= min(m, n)]
 
 
 COMPRESSIONS: dict[str, type[Compression]] = {"one-bit": OneBit, "powersgd": PowerSGD, "top-k": TopK}
-"""By the name that an experiment gives."""
+"""By the name in an experiment."""
 
 
-def parameters(learner: Learner) -> list[Slot]:
-    """Return the places of all trained parameters."""
-    return [place for place in learner.slots if place.part.start < learner.tail]
+def parameter_slots(learner: Learner) -> list[Slot]:
+    """Return the slots of all trained parameters."""
+    return [slot for slot in learner.slots if slot.part.start < learner.tail]
 
 
-def _note(learner: Learner, sent_bytes: int, residual: Tensor) -> None:
+def _log_metrics(learner: Learner, sent_bytes: int, residual: Tensor) -> None:
     learner.log("message_bytes", sent_bytes)
     learner.log("residual", float(torch.linalg.vector_norm(residual)))
 
@@ -216,7 +213,7 @@ def _flat(parts: Sequence[Tensor], like: Tensor) -> Tensor:
 
 
 def pack_bits(bits: Tensor) -> Tensor:
-    """Return eight of ``bits`` a byte, the first in the lowest."""
+    """Return bytes of eight ``bits`` each, the first bit in the lowest."""
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.numel() % 8)).view(-1, 8)
     return padded.mul_(_powers(bits)).sum(1, dtype=torch.uint8)
 
@@ -230,7 +227,7 @@ def _powers(like: Tensor) -> Tensor:
     return torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=like.device)
 
 
-def _rows(place: Slot, vector: Tensor) -> Tensor:
-    """Return a parameter's part of ``vector`` as a matrix, one row for what comes into one unit."""
-    view = place.view(vector)
+def _rows(slot: Slot, vector: Tensor) -> Tensor:
+    """Return a parameter's part of ``vector`` as a matrix, one row per unit; a vector is one row."""
+    view = slot.view(vector)
     return view.reshape(len(view), -1) if view.ndim > 1 else view.reshape(1, -1)
