@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from roundelay.speech.gmm.alignment import compare_all
+from roundelay.speech.gmm.alignment import compare_all_segments
 from roundelay.speech.preparation.pipeline import open_prepared
 
 Timed = tuple[str, float, float]
@@ -61,7 +61,7 @@ def pairs(corpus: Path, folder: Path, split: str) -> Iterator[tuple[str, list[Ti
 def main() -> None:
     corpus, folder = Path(sys.argv[1]), Path(sys.argv[2])
     for split in ("train", "dev", "test"):
-        for level, found in sorted(compare_all(pairs(corpus, folder, split)).items(), reverse=True):
+        for level, found in sorted(compare_all_segments(pairs(corpus, folder, split)).items(), reverse=True):
             what = {"inf": "clean", "all": "all"}.get(level, f"{level} dB")
             frames, edges = 100 * found.frame_share, 100 * found.boundary_share
             print(f"{split:6s} {what:6s} frames {frames:.1f} %  boundaries within 20 ms {edges:.1f} %")

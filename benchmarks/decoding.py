@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from roundelay.speech.decoding.acoustic_bundle import Bundle
-from roundelay.speech.decoding.beam_search import Pruning, acoustic_scores, best_path, names
-from roundelay.speech.decoding.decoding_data import open_material
-from roundelay.speech.decoding.grammar import own_grammar
+from roundelay.speech.decoding.beam_search import Pruning, acoustic_scores, best_path, to_words
+from roundelay.speech.decoding.decoding_data import open_split
+from roundelay.speech.decoding.grammar import find_grammar
 from roundelay.speech.decoding.recogniser import Recogniser
 from roundelay.speech.decoding.split_decoding import DecodeSettings, choose_weights
 from roundelay.speech.decoding.word_error_rate import Wer
@@ -50,14 +50,14 @@ def main() -> int:
 
 def measure(run: Path, data: Path | None, split: str, language: str, usual: Pruning) -> dict[str, float]:
     bundle = Bundle.open(run)
-    grammar = own_grammar(bundle, language)
+    grammar = find_grammar(bundle, language)
     tuned = choose_weights(bundle, grammar, DecodeSettings())
     loaded = Recogniser(run, grammar)
     priors = loaded.log_priors(tuned.priors)
     graph = loaded.graph(tuned.weights.penalty, False)
     spent = {"network": 0.0, "search": 0.0, "wide": 0.0}
     heard: dict[str, dict[str, list[str]]] = {"search": {}, "wide": {}}
-    with open_material(bundle, data or bundle.data, split) as material:
+    with open_split(bundle, data or bundle.data, split) as material:
         loaded.scorer(material.inputs[material.utterances[0]])  # the first call sets things up
         seconds = 0.0
         for i, name in enumerate(material.utterances):
@@ -70,8 +70,8 @@ def measure(run: Path, data: Path | None, split: str, language: str, usual: Prun
                 start = time.process_time()
                 best = best_path(graph, scores, usual if kind == "search" else WIDE)
                 spent[kind] += time.process_time() - start
-                heard[kind][name] = names(best.words, loaded.lexicon.words)
-        wers = {kind: Wer.of(material.transcripts, found).wer for kind, found in heard.items()}
+                heard[kind][name] = to_words(best.words, loaded.lexicon.words)
+        wers = {kind: Wer.from_words(material.transcripts, found).wer for kind, found in heard.items()}
     return {
         "audio_seconds": seconds,
         "network_seconds": spent["network"],

@@ -26,8 +26,8 @@ from roundelay.speech.gmm.corpus_passes import UtteranceSet
 from roundelay.speech.gmm.front_end import FrontEnd
 from roundelay.speech.gmm.gmm_training import GmmSettings, Trainer, mono_realignments, train_monophones
 from roundelay.speech.gmm.hmm import Spelling
-from roundelay.speech.gmm.hmm_gmm import Words
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.gmm.hmm_gmm import ModelLexicon
+from roundelay.speech.worker_pool import WorkerPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REQUIREMENTS = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy")
@@ -55,7 +55,7 @@ class Task:
     """Utterances with final features, transcripts, a lexicon, and the true phone of every frame."""
 
     def __init__(
-        self, features: dict[str, Array], words: dict[str, list[str]], lexicon: Words, truth: dict[str, Array]
+        self, features: dict[str, Array], words: dict[str, list[str]], lexicon: ModelLexicon, truth: dict[str, Array]
     ) -> None:
         self.features, self.words, self.lexicon, self.truth = features, words, lexicon, truth
 
@@ -70,7 +70,7 @@ def made_up(num_utterances: int = 60, seed: int = 0) -> Task:
     rng = np.random.default_rng(seed)
     names = ["sil", *"abcdefg"]
     variants = {f"W{i}": [tuple(rng.choice(names[1:], rng.integers(1, 5)))] for i in range(12)}
-    lexicon = Words(names, {word: [tuple(map(str, p)) for p in prons] for word, prons in variants.items()})
+    lexicon = ModelLexicon(names, {word: [tuple(map(str, p)) for p in prons] for word, prons in variants.items()})
     means = rng.normal(0, 1.0, (len(names), 3, 12))
     features, words, truth = {}, {}, {}
     for n in range(num_utterances):
@@ -98,7 +98,7 @@ def an4(folder: Path, limit: int) -> Task:
         return {line.split()[0]: line.split()[1:] for line in (folder / name).read_text().splitlines()}
 
     given = Lexicon.read(folder / "lexicon.txt")
-    lexicon = Words(given.phones, given.pronunciations)
+    lexicon = ModelLexicon(given.phones, given.pronunciations)
     text = dict(list(table("train/text").items())[:limit])
     paths, speakers = table("wav.scp"), {u: s[0] for u, s in table("utt2spk").items()}
     stored = {u: extract(soundfile.read(folder / paths[u][0], dtype="float32")[0], FeatureSettings()) for u in text}
@@ -128,7 +128,7 @@ def ours(task: Task, iterations: int, num_gaussians: int) -> dict[str, float]:
     begin, cpu = time.perf_counter(), time.process_time()
     settings = GmmSettings(input="final", mono_iterations=iterations, mono_gaussians=num_gaussians)
     front_end = FrontEnd(input="final")
-    with Workers(1) as workers:
+    with WorkerPool(1) as workers:
         corpus = UtteranceSet.open(task.features, task.words, None, Spelling(task.lexicon), front_end)
         trainer = Trainer(corpus, workers, settings, None)
         model = train_monophones(trainer, front_end, len(task.lexicon.phones))

@@ -51,7 +51,7 @@ def extract_some(folder: Path, hours: float) -> None:
     import soundfile
 
     from roundelay.corpora.data_directory import Utterance
-    from roundelay.speech.features.extraction import Extraction, copies
+    from roundelay.speech.features.extraction import Extraction, list_copies
     from roundelay.speech.features.mel_features import FeatureSettings
 
     noise = 0.1 * np.random.default_rng(0).standard_normal(16000 * 60)
@@ -61,7 +61,7 @@ def extract_some(folder: Path, hours: float) -> None:
         Utterance(f"u{i:06d}", folder / "noise.wav", f"s{i % 100}", ("A",), 0, float(i % 50), float(i % 50 + 5))
         for i in range(count)
     ]
-    Extraction(folder / "features", copies(utterances, []), FeatureSettings(), "speaker").run(2)
+    Extraction(folder / "features", list_copies(utterances, []), FeatureSettings(), "speaker").run(2)
 
 
 def read_some(folder: Path, epochs: int) -> None:

@@ -21,7 +21,7 @@ from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import write_bundle
 from roundelay.speech.preparation.language_stage import LanguageSettings
 from roundelay.speech.preparation.pipeline import prepare
-from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
+from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
 
 SETTINGS = replace(tones.SETTINGS, language=LanguageSettings(ctc=True))
 _kept: list[tempfile.TemporaryDirectory[str]] = []  # until the end
@@ -60,14 +60,14 @@ def write_tables(folder: Path, rows: Sequence[tuple[str, str, Sequence[str]]]) -
     (folder / "utt2spk").write_text("".join(f"{name} {speaker}\n" for name, speaker, _ in rows))
 
 
-def make_data(folder: Path, **changes: Any) -> Prepared:
+def make_data(folder: Path, **changes: Any) -> PreparedData:
     """Prepare such a corpus: ``folder/corpus`` and ``folder/data``."""
     prepare(make_corpus(folder / "corpus"), folder / "data", replace(SETTINGS, **changes))
     return open_prepared(folder / "data")
 
 
 def make_run(
-    data: Prepared, run: Path, *, kinds: Sequence[str] = ("plain",), ivectors: bool = False, objective: str = "ce",
+    data: PreparedData, run: Path, *, kinds: Sequence[str] = ("plain",), ivectors: bool = False, objective: str = "ce",
     steps: int = 150,
 ) -> Path:  # fmt: skip
     """Train a small network and write it as a run."""
@@ -85,7 +85,7 @@ def make_run(
 
 
 def _train(
-    model: AcousticModel, data: Prepared, kinds: Sequence[str], ivectors: bool, objective: str, steps: int
+    model: AcousticModel, data: PreparedData, kinds: Sequence[str], ivectors: bool, objective: str, steps: int
 ) -> None:
     """Train on frames, to be fast; for CTC on phones at their beginnings and the blank elsewhere, as CTC would."""
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
@@ -103,7 +103,7 @@ def _train(
         optimizer.step()
 
 
-def _targets(data: Prepared, name: str, objective: str) -> torch.Tensor:
+def _targets(data: PreparedData, name: str, objective: str) -> torch.Tensor:
     senones = np.array(data.alignments("train")[name], np.int64)
     if objective == "ce":
         return torch.from_numpy(senones)

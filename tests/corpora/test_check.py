@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 
 from corpus_files import write_audio, write_lines, write_split_files
-from roundelay.corpora.inspection import check
+from roundelay.corpora.inspection import inspect_corpus
 
 
 def corpus(folder: Path) -> Path:
@@ -17,7 +17,7 @@ def corpus(folder: Path) -> Path:
 
 
 def test_a_good_corpus_has_figures_and_no_complaints(tmp_path: Path) -> None:
-    report = check(corpus(tmp_path), jobs=2)
+    report = inspect_corpus(corpus(tmp_path), jobs=2)
     assert report.errors == []
     assert report.warnings == []
     train = report.splits["train"]
@@ -32,7 +32,7 @@ def test_everything_wrong_is_told_not_only_the_first(tmp_path: Path) -> None:
     (folder / "a-1.wav").write_bytes(b"")
     raw = (folder / "a-2.wav").read_bytes()
     (folder / "a-2.wav").write_bytes(raw[: len(raw) // 2])
-    errors = check(tmp_path).errors
+    errors = inspect_corpus(tmp_path).errors
     assert len(errors) == 2
     assert "'a-1'" in errors[0]
     assert "a-1.wav: empty" in errors[0]
@@ -43,11 +43,11 @@ def test_silent_and_clipped_files_are_warned_of(tmp_path: Path) -> None:
     folder = corpus(tmp_path) / "train" / "audio"
     soundfile.write(folder / "a-1.wav", np.zeros(3200), 16000)
     soundfile.write(folder / "a-2.wav", np.clip(9 * np.sin(np.arange(3200)), -1, 1), 16000)
-    report = check(tmp_path)
+    report = inspect_corpus(tmp_path)
     assert report.errors == []
     assert "a-1.wav is silent (-120 dB" in report.warnings[0]
     assert "a-2.wav is clipped" in report.warnings[1]
-    assert check(tmp_path, headers_only=True).warnings == []
+    assert inspect_corpus(tmp_path, headers_only=True).warnings == []
 
 
 def test_a_wrong_rate_is_found_by_the_duration_and_by_the_others(tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_a_wrong_rate_is_found_by_the_duration_and_by_the_others(tmp_path: Path)
     raw = bytearray(path.read_bytes())
     raw[24:32] = struct.pack("<II", 8000, 16000)
     path.write_bytes(raw)
-    report = check(folder)
+    report = inspect_corpus(folder)
     assert "files of different rates: 3 at 16000 Hz, 1 at 8000 Hz" in report.warnings[0]
     write_lines(folder / "train" / "utt2dur", "a-1 0.2", "a-2 0.2", "b-1 0.2")
-    (error,) = check(folder, headers_only=True).errors
+    (error,) = inspect_corpus(folder, headers_only=True).errors
     assert "'a-1'" in error
     assert "has 0.40 s and" in error
     assert "8000 Hz, is wrong" in error
@@ -69,16 +69,16 @@ def test_shared_speakers_and_unknown_words_are_warned_of(tmp_path: Path) -> None
     folder = corpus(tmp_path)
     write_split_files(folder / "dev", "a-9")
     write_lines(folder / "lexicon.txt", "HELLO HH AX L OW")
-    unknown, shared = check(folder).warnings
+    unknown, shared = inspect_corpus(folder).warnings
     assert "1 words have no pronunciation: WORLD" in unknown
     assert "1 of its speakers are in train too: a" in shared
-    assert check(folder).splits["train"].unknown_words == 1
+    assert inspect_corpus(folder).splits["train"].unknown_words == 1
 
 
 def test_checksums_are_compared(tmp_path: Path) -> None:
     folder = corpus(tmp_path)
     write_lines(folder / "SHA256SUMS", f"{'0' * 64}  train/text", f"{'0' * 64}  gone.txt")
-    changed, gone = check(folder).errors
+    changed, gone = inspect_corpus(folder).errors
     assert "train/text: is not what SHA256SUMS says" in changed
     assert "'gone.txt' is not there" in gone or "gone.txt is not there" in gone
 
@@ -90,5 +90,5 @@ def test_segments_count_as_what_they_cut(tmp_path: Path) -> None:
     write_lines(tmp_path / "text", "a-1-x YES", "a-1-y NO")
     write_lines(tmp_path / "utt2spk", "a-1-x a", "a-1-y a")
     for headers_only in (True, False):
-        split = check(tmp_path, headers_only=headers_only).splits["all"]
+        split = inspect_corpus(tmp_path, headers_only=headers_only).splits["all"]
         assert (split.shortest_seconds, split.longest_seconds) == (0.5, 0.5)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.corpora.download import LOCK, fetch
+from roundelay.corpora.download import LOCK, download_file
 from roundelay.corpora.importer import Download
 from roundelay.errors import DataError
 
@@ -84,93 +84,93 @@ def server() -> Iterator[Server]:
 
 def test_a_file_is_fetched_checked_and_not_fetched_again(server: Server, tmp_path: Path) -> None:
     told: list[tuple[int, int | None]] = []
-    path = fetch(Download(server.url, SUM), tmp_path / "new", lambda done, total: told.append((done, total)))
+    path = download_file(Download(server.url, SUM), tmp_path / "new", lambda done, total: told.append((done, total)))
     assert path == tmp_path / "new" / "corpus.tar.gz"
     assert path.read_bytes() == BODY
     assert told[-1] == (len(BODY), len(BODY))
-    assert fetch(Download(server.url, SUM), tmp_path / "new") == path
+    assert download_file(Download(server.url, SUM), tmp_path / "new") == path
     assert server.seen == [None]
     assert sorted(p.name for p in path.parent.iterdir()) == ["corpus.tar.gz", LOCK]
 
 
 def test_a_connection_that_breaks_off_is_taken_up_again(server: Server, tmp_path: Path) -> None:
     server.stingy = [300_000, 200_000]
-    assert fetch(Download(server.url, SUM), tmp_path).read_bytes() == BODY
+    assert download_file(Download(server.url, SUM), tmp_path).read_bytes() == BODY
     assert server.seen == [None, "bytes=300000-", "bytes=500000-"]
 
 
 def test_a_later_run_goes_on_where_the_first_gave_up(server: Server, tmp_path: Path) -> None:
     server.stingy = [100_000, 1000, 1000, 1000]
     with pytest.raises(DataError, match=r"broke off after 103000 bytes .* the same command again goes on from there"):
-        fetch(Download(server.url, SUM), tmp_path)
+        download_file(Download(server.url, SUM), tmp_path)
     assert not (tmp_path / "corpus.tar.gz").exists()
-    assert fetch(Download(server.url, SUM), tmp_path).read_bytes() == BODY
+    assert download_file(Download(server.url, SUM), tmp_path).read_bytes() == BODY
     assert server.seen[-1] == "bytes=103000-"
 
 
 def test_a_file_that_has_changed_meanwhile_is_fetched_from_its_start(server: Server, tmp_path: Path) -> None:
     server.stingy = [100_000, 0, 0, 0]
     with pytest.raises(DataError):
-        fetch(Download(server.url), tmp_path)
+        download_file(Download(server.url), tmp_path)
     server.body = BODY[::-1]
-    assert fetch(Download(server.url), tmp_path).read_bytes() == BODY[::-1]
+    assert download_file(Download(server.url), tmp_path).read_bytes() == BODY[::-1]
 
 
 def test_a_server_without_ranges_sends_all_of_it_again(server: Server, tmp_path: Path) -> None:
     server.ranges, server.stingy = False, [100_000]
-    assert fetch(Download(server.url, SUM), tmp_path).read_bytes() == BODY
+    assert download_file(Download(server.url, SUM), tmp_path).read_bytes() == BODY
 
 
 def test_what_was_already_whole_is_only_checked(server: Server, tmp_path: Path) -> None:
     (tmp_path / "corpus.tar.gz.part").write_bytes(BODY)
-    assert fetch(Download(server.url, SUM), tmp_path).read_bytes() == BODY
+    assert download_file(Download(server.url, SUM), tmp_path).read_bytes() == BODY
 
 
 def test_a_longer_rest_of_something_else_is_thrown_away(server: Server, tmp_path: Path) -> None:
     (tmp_path / "corpus.tar.gz.part").write_bytes(BODY + b"more")
-    assert fetch(Download(server.url, SUM), tmp_path).read_bytes() == BODY
+    assert download_file(Download(server.url, SUM), tmp_path).read_bytes() == BODY
 
 
 def test_a_wrong_checksum_is_refused_and_nothing_is_kept(server: Server, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"corpus\.tar\.gz: its sha256 is {SUM}, not 00"):
-        fetch(Download(server.url, "00" * 32), tmp_path)
+        download_file(Download(server.url, "00" * 32), tmp_path)
     assert not (tmp_path / "corpus.tar.gz").exists()
     assert not (tmp_path / "corpus.tar.gz.part").exists()
 
 
 def test_a_file_that_was_damaged_later_is_found(server: Server, tmp_path: Path) -> None:
-    fetch(Download(server.url, SUM), tmp_path).write_bytes(BODY[:-1])
+    download_file(Download(server.url, SUM), tmp_path).write_bytes(BODY[:-1])
     with pytest.raises(DataError, match="remove the file and fetch it anew"):
-        fetch(Download(server.url, SUM), tmp_path)
+        download_file(Download(server.url, SUM), tmp_path)
 
 
 def test_an_unknown_checksum_is_noted_and_held_to(server: Server, tmp_path: Path) -> None:
-    path = fetch(Download(server.url), tmp_path)
+    path = download_file(Download(server.url), tmp_path)
     noted = json.loads((tmp_path / LOCK).read_text())["corpus.tar.gz"]
     assert noted == {"url": server.url, "sha256": SUM, "bytes": str(len(BODY))}
     path.unlink()
     server.body = BODY[::-1]
     with pytest.raises(DataError, match=f"not {SUM}"):
-        fetch(Download(server.url), tmp_path)
+        download_file(Download(server.url), tmp_path)
     (tmp_path / LOCK).write_text("nonsense")
     with pytest.raises(DataError, match=rf"{LOCK}: damaged"):
-        fetch(Download(server.url), tmp_path)
+        download_file(Download(server.url), tmp_path)
 
 
 @pytest.mark.parametrize(("status", "times"), [(404, 1), (403, 1), (503, 4)])
 def test_what_the_server_answers_is_told(server: Server, tmp_path: Path, status: int, times: int) -> None:
     server.status = status
     with pytest.raises(DataError, match=rf"corpus\.tar\.gz: .*{status}"):
-        fetch(Download(server.url), tmp_path)
+        download_file(Download(server.url), tmp_path)
     assert len(server.seen) == times
 
 
 def test_no_server_and_no_web_address(tmp_path: Path, server: Server) -> None:
     with pytest.raises(DataError, match="only http and https"):
-        fetch(Download("file:///etc/passwd"), tmp_path)
+        download_file(Download("file:///etc/passwd"), tmp_path)
     url = server.url.replace(str(server.server_address[1]), "9")
     with pytest.raises(DataError, match="broke off after 0 bytes"):
-        fetch(Download(url), tmp_path)
+        download_file(Download(url), tmp_path)
 
 
 def test_a_full_disk_is_named(server: Server, tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_a_full_disk_is_named(server: Server, tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
         with pytest.raises(DataError, match=r"corpus\.tar\.gz\.part: cannot be written: File too large"):
-            fetch(Download(server.url, SUM), tmp_path)
+            download_file(Download(server.url, SUM), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert not (tmp_path / "corpus.tar.gz").exists()
-    assert fetch(Download(server.url, SUM), tmp_path).read_bytes() == BODY
+    assert download_file(Download(server.url, SUM), tmp_path).read_bytes() == BODY

@@ -3,15 +3,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from roundelay.corpora.synthetic import sentences as grammar
+from roundelay.corpora.synthetic import sentences
 
-SENTENCES = [grammar.sentence(random.Random(i)) for i in range(5000)]
+SENTENCES = [sentences.make_sentence(random.Random(i)) for i in range(5000)]
 
 
 def test_the_vocabulary_is_small_and_all_of_it_is_used() -> None:
     used = {word for sentence in SENTENCES for word in sentence}
-    assert 100 <= len(grammar.vocabulary()) <= 200
-    assert used == grammar.vocabulary()
+    assert 100 <= len(sentences.vocabulary()) <= 200
+    assert used == sentences.vocabulary()
 
 
 def test_sentences_are_short_and_letters_are_few() -> None:
@@ -24,5 +24,5 @@ def test_sentences_are_short_and_letters_are_few() -> None:
 
 
 def test_the_same_seed_says_the_same() -> None:
-    assert grammar.sentence(random.Random("7 train 3")) == grammar.sentence(random.Random("7 train 3"))
+    assert sentences.make_sentence(random.Random("7 train 3")) == sentences.make_sentence(random.Random("7 train 3"))
     assert len(set(SENTENCES)) > 2000

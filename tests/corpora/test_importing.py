@@ -12,22 +12,22 @@ import pytest
 from corpus_files import write_audio, write_call, write_lines, write_sphere, write_split_files
 from roundelay import corpora
 from roundelay.corpora import kaldi_dir
-from roundelay.corpora.data_directory import Utterance, read_split, splits
+from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.corpora.importer import import_corpus
-from roundelay.corpora.splits import by_speaker, split_of, utterance_id
-from roundelay.corpora.switchboard import clean
+from roundelay.corpora.splits import divide_by_speaker, split_name, utterance_id
+from roundelay.corpora.switchboard import clean_word
 from roundelay.errors import DataError, SettingsError
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.formats.text_tables import write_table
 
 
 def imported(name: str, source: Path, out: Path) -> dict[str, list[Utterance]]:
     """Import a corpus, and make sure that all its audio can be read and no speaker is on both sides."""
     import_corpus(corpora.load(name), source, out)
-    found = {split: read_split(folder) for split, folder in splits(out).items()}
+    found = {split: read_split(folder) for split, folder in find_splits(out).items()}
     for utterances in found.values():
         for u in utterances:
-            samples, _ = audio.read(u.audio, channel=u.channel, begin=u.begin, end=u.end)
+            samples, _ = audio_files.read(u.audio, channel=u.channel, begin=u.begin, end=u.end)
             assert len(samples) > 100
     training = {u.speaker for u in found.get("train", ())}
     assert (
@@ -106,7 +106,7 @@ def test_the_an4_pack(corpora: Path, tmp_path: Path) -> None:
     from roundelay.corpora import load
 
     import_corpus(load("an4"), corpora / "an4", tmp_path / "out")
-    found = {name: len(read_split(folder)) for name, folder in splits(tmp_path / "out").items()}
+    found = {name: len(read_split(folder)) for name, folder in find_splits(tmp_path / "out").items()}
     assert found == {"train": 740, "dev": 103, "test": 105}
     assert (tmp_path / "out" / "lexicon.txt").is_file()
     assert (tmp_path / "out" / "lm" / "an4.unigram.arpa").is_file()
@@ -250,7 +250,7 @@ def test_switchboard_with_something_wrong(tmp_path: Path) -> None:
     ],
 )
 def test_words_of_the_msu_transcripts(raw: str, said: str) -> None:
-    assert clean(raw) == said
+    assert clean_word(raw) == said
 
 
 def fisher(root: Path, calls: tuple[int, ...] = (1, 2, 3, 4)) -> Path:
@@ -311,18 +311,18 @@ def test_kaldi_directories_with_pipes_features_and_alignments(tmp_path: Path) ->
     write_lines(source / "lexicon.txt", "HELLO HH AX L OW")
     found = imported("kaldi", source, tmp_path / "out")
     assert {name: len(us) for name, us in found.items()} == {"train": 2, "dev": 1}
-    features = dict(kaldi_dir.features(tmp_path / "out" / "train"))
+    features = dict(kaldi_dir.read_features(tmp_path / "out" / "train"))
     assert features["b-1"].tolist() == [[1.5, -2.0]]
     assert (tmp_path / "out" / "lexicon.txt").read_text() == "HELLO HH AX L OW\n"
     for i, name in ((2, "b-1"), (10, "c-1"), (1, "a-1")):
         (tmp_path / f"ali.{i}.gz").write_bytes(gzip.compress(f"{name} 3 3 {i}\n".encode()))
-    assert [(name, ints.tolist()) for name, ints in kaldi_dir.alignments(tmp_path)] == [
+    assert [(name, ints.tolist()) for name, ints in kaldi_dir.read_alignments(tmp_path)] == [
         ("a-1", [3, 3, 1]),
         ("b-1", [3, 3, 2]),
         ("c-1", [3, 3, 10]),
     ]
     with pytest.raises(DataError, match=r"no ali\.1\.gz"):
-        list(kaldi_dir.alignments(source))
+        list(kaldi_dir.read_alignments(source))
 
 
 def test_one_kaldi_directory_is_divided_by_speakers(tmp_path: Path) -> None:
@@ -467,26 +467,25 @@ def test_an_interrupted_import_is_no_corpus_and_can_be_done_again(
     with pytest.raises(KeyboardInterrupt):
         import_corpus(corpus, tmp_path / "in", out)
     with pytest.raises(DataError, match="no corpus here"):
-        splits(out)
+        find_splits(out)
     monkeypatch.undo()
     import_corpus(corpus, tmp_path / "in", out)
-    assert set(splits(out)) == {"train", "dev", "test-other"}
+    assert set(find_splits(out)) == {"train", "dev", "test-other"}
 
 
 def test_speakers_are_divided_in_proportion_whatever_their_order() -> None:
     def spoken(count: int) -> list[Utterance]:
         return [Utterance(f"s{i}-{j}", Path("x"), f"s{i}", ("A",)) for i in range(count) for j in range(5)]
 
-    divided = by_speaker(spoken(100))
+    divided = divide_by_speaker(spoken(100))
     assert {name: len(us) for name, us in divided.items()} == {"train": 400, "dev": 50, "test": 50}
-    again = by_speaker(reversed(spoken(100)))
+    again = divide_by_speaker(reversed(spoken(100)))
     assert all({u.id for u in divided[name]} == {u.id for u in again[name]} for name in divided)
-    assert {name: len(us) for name, us in by_speaker(spoken(3)).items()} == {"train": 5, "dev": 5, "test": 5}
+    assert {name: len(us) for name, us in divide_by_speaker(spoken(3)).items()} == {"train": 5, "dev": 5, "test": 5}
 
 
 def test_names_of_parts_and_utterances() -> None:
-    assert [split_of(p) for p in ("train-clean-5", "dev-clean", "validation", "test-clean", "test-other", "eval")] == [
-        "train", "dev", "dev", "test", "test-other", "eval",
-    ]  # fmt: skip
+    parts = ("train-clean-5", "dev-clean", "validation", "test-clean", "test-other", "eval")
+    assert [split_name(part) for part in parts] == ["train", "dev", "dev", "test", "test-other", "eval"]
     assert utterance_id("ann", "ann/one 1") == "ann-one_1"
     assert utterance_id("bob", "one") == "bob-one"

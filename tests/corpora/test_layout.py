@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus_files import FUZZ, write_audio, write_lines, write_split_files
-from roundelay.corpora.data_directory import Utterance, read_split, splits, write_split
+from roundelay.corpora.data_directory import Utterance, find_splits, read_split, write_split
 from roundelay.errors import DataError
 
 
@@ -65,15 +65,15 @@ def test_splits_are_found_main_ones_first(tmp_path: Path) -> None:
     for name in ("test", "dev-other", "train", "dev"):
         write_split_files(tmp_path / name, "a-1")
     (tmp_path / "lm").mkdir()
-    assert list(splits(tmp_path)) == ["train", "dev", "test", "dev-other"]
-    assert splits(tmp_path / "dev") == {"all": tmp_path / "dev"}
+    assert list(find_splits(tmp_path)) == ["train", "dev", "test", "dev-other"]
+    assert find_splits(tmp_path / "dev") == {"all": tmp_path / "dev"}
 
 
 def test_a_folder_without_a_corpus_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no corpus here"):
-        splits(tmp_path)
+        find_splits(tmp_path)
     with pytest.raises(DataError, match="no such folder"):
-        splits(tmp_path / "missing")
+        find_splits(tmp_path / "missing")
 
 
 def broken(split: Path, how: str) -> None:

@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 
 from roundelay.corpora.data_directory import read_split
-from roundelay.corpora.inspection import check
-from roundelay.corpora.synthetic import espeak_phones as phones
-from roundelay.corpora.synthetic import generator as synthetic
-from roundelay.corpora.synthetic import script as synthetic_plan
-from roundelay.corpora.synthetic import sentences as grammar
+from roundelay.corpora.inspection import inspect_corpus
+from roundelay.corpora.synthetic import espeak_phones, generator, script, sentences
 from roundelay.errors import DataError, SettingsError
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.formats.alignment_files import read_ctm
 from roundelay.formats.text_tables import read_table
 
@@ -33,7 +30,7 @@ HOURS = 0.08
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five minutes, so that every speaker is there."""
     out = tmp_path_factory.mktemp("synthetic") / "corpus"
-    synthetic.make(out, hours=HOURS, jobs=2)
+    generator.make_corpus(out, hours=HOURS, jobs=2)
     return out
 
 
@@ -46,7 +43,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_it_is_a_good_corpus_of_the_length_asked_for(corpus: Path) -> None:
-    report = check(corpus)
+    report = inspect_corpus(corpus)
     assert report.errors == []
     assert report.warnings == []
     hours = {name: split.hours for name, split in report.splits.items()}
@@ -58,18 +55,18 @@ def test_it_is_a_good_corpus_of_the_length_asked_for(corpus: Path) -> None:
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_with_any_number_of_processes(tmp_path: Path) -> None:
     for jobs in (1, 2, 3):
-        synthetic.make(tmp_path / str(jobs), hours=0.25, seed=5, jobs=jobs)  # six shards
+        generator.make_corpus(tmp_path / str(jobs), hours=0.25, seed=5, jobs=jobs)  # six shards
     assert len(digests(tmp_path / "1")) > 400
     assert digests(tmp_path / "1") == digests(tmp_path / "2") == digests(tmp_path / "3")
 
 
 def test_a_process_of_its_own_gives_the_same_bytes_again(corpus: Path, tmp_path: Path) -> None:
-    synthetic.make(tmp_path / "again", hours=HOURS, jobs=1)
+    generator.make_corpus(tmp_path / "again", hours=HOURS, jobs=1)
     assert digests(tmp_path / "again") == digests(corpus)
 
 
 def test_another_seed_gives_another_corpus(corpus: Path, tmp_path: Path) -> None:
-    synthetic.make(tmp_path / "other", hours=0.003, seed=1)
+    generator.make_corpus(tmp_path / "other", hours=0.003, seed=1)
     ours = {tuple(u.words) for u in read_split(tmp_path / "other" / "train")}
     assert len(ours) > 2
     assert ours != {tuple(u.words) for u in read_split(corpus / "train")[: len(ours)]}
@@ -81,7 +78,7 @@ def test_checksums_are_those_of_sha256sum(corpus: Path) -> None:
     )
     assert done.returncode == 0
     listed = {line.split("  ")[1] for line in (corpus / "SHA256SUMS").read_text().splitlines()}
-    assert listed == set(digests(corpus)) - {"SHA256SUMS", synthetic.MARKER}
+    assert listed == set(digests(corpus)) - {"SHA256SUMS", generator.MARKER}
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -106,13 +103,13 @@ def test_noise_is_as_loud_as_told(corpus: Path) -> None:
     steady = {name for name, kind in read_table(corpus / "train" / "utt2noise").items() if kind in ("white", "pink")}
     seen = []
     for noisy in sorted(steady):
-        samples, rate = audio.read(utterances[noisy].audio)
+        samples, rate = audio_files.read(utterances[noisy].audio)
         begin, end = reference[noisy][0].end, reference[noisy][-1].begin
         lead = samples[: int(begin * rate) - 400]
         told = float(snr[noisy])
         speech = np.mean(samples[int(begin * rate) : int(end * rate)] ** 2) - np.mean(lead**2)
         seen.append(10 * np.log10(speech / np.mean(lead**2)) - told)
-        assert np.std(audio.read(utterances[clean[noisy]].audio)[0][:1000]) < np.std(lead[:1000])
+        assert np.std(audio_files.read(utterances[clean[noisy]].audio)[0][:1000]) < np.std(lead[:1000])
     assert len(seen) > 8
     assert np.median(seen) == pytest.approx(0, abs=1.5)
 
@@ -130,7 +127,7 @@ def test_the_reference_covers_every_utterance_and_follows_the_lexicon(corpus: Pa
         assert intervals[0].begin == 0
         assert intervals[-1].end == pytest.approx(float(seconds[utterance.id]), abs=1e-3)
         assert all(a.end == pytest.approx(b.begin, abs=2e-4) for a, b in itertools.pairwise(intervals))
-        said = [interval.label for interval in intervals if interval.label != phones.SILENCE]
+        said = [interval.label for interval in intervals if interval.label != espeak_phones.SILENCE]
         assert is_spelled(said, [lexicon[word] for word in utterance.words])
         assert [interval.label for interval in moved[utterance.id]] == [interval.label for interval in intervals]
         assert all(m.begin <= i.begin + 1e-4 for m, i in zip(moved[utterance.id], intervals, strict=True))
@@ -154,7 +151,7 @@ def test_closures_belong_to_their_stops(corpus: Path) -> None:
         a.begin - b.begin
         for name in reference
         for before, a, b in zip(reference[name], reference[name][1:], moved[name][1:], strict=False)
-        if a.label in ("P", "T", "K") and before.label != phones.SILENCE
+        if a.label in ("P", "T", "K") and before.label != espeak_phones.SILENCE
     ]
     assert len(shifts) > 100
     assert np.mean(np.array(shifts) > 0.015) > 0.8
@@ -165,7 +162,7 @@ def test_closures_belong_to_their_stops(corpus: Path) -> None:
 def test_the_lexicon_tells_all_words_apart(corpus: Path) -> None:
     entries = [line.split(" ", 1) for line in (corpus / "lexicon.txt").read_text().splitlines()]
     words = {word for word, _ in entries}
-    assert words <= grammar.vocabulary()
+    assert words <= sentences.vocabulary()
     assert len({pronunciation for _, pronunciation in entries}) == len(entries)  # no homophones
     assert len(entries) < 1.5 * len(words)
     assert len({phone for _, pronunciation in entries for phone in pronunciation.split()}) < 50
@@ -174,7 +171,7 @@ def test_the_lexicon_tells_all_words_apart(corpus: Path) -> None:
 def test_every_voice_is_one_that_espeak_knows_and_none_breathes() -> None:
     """An unknown variant would be passed over in silence; one with breath would differ from run to run."""
     folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
-    people = [speaker for split in SPLITS for speaker in synthetic_plan.speakers(split)]
+    people = [speaker for split in SPLITS for speaker in script.list_speakers(split)]
     assert len({speaker.name for speaker in people}) == len(people) >= 40
     assert len({speaker.voice for speaker in people}) == len(people)
     for speaker in people:
@@ -184,38 +181,38 @@ def test_every_voice_is_one_that_espeak_knows_and_none_breathes() -> None:
 
 def test_a_second_run_changes_nothing_and_another_corpus_is_refused(corpus: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
-    synthetic.make(corpus, hours=HOURS)
+    generator.make_corpus(corpus, hours=HOURS)
     assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*")} == before
     with pytest.raises(DataError, match=r"holds a synthetic corpus of hours 0\.08.*, not of hours 0\.5"):
-        synthetic.make(corpus, hours=0.5)
+        generator.make_corpus(corpus, hours=0.5)
     with pytest.raises(DataError, match="something else in this folder"):
-        synthetic.make(corpus / "flac", hours=0.5)
+        generator.make_corpus(corpus / "flac", hours=0.5)
 
 
 @pytest.mark.parametrize(("hours", "jobs"), [(0.0, 1), (-1.0, 1), (float("nan"), 1), (1.0, 0)])
 def test_senseless_settings_are_refused(tmp_path: Path, hours: float, jobs: int) -> None:
     with pytest.raises(SettingsError, match="must be"):
-        synthetic.make(tmp_path / "x", hours=hours, jobs=jobs)
+        generator.make_corpus(tmp_path / "x", hours=hours, jobs=jobs)
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.slow
 def test_a_killed_run_is_gone_on_with_to_the_same_bytes(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "killed"
-    code = "import sys; from pathlib import Path; from roundelay.corpora import synthetic"
-    command = [sys.executable, "-c", f"{code}; synthetic.make(Path(sys.argv[1]), hours=0.08)", str(out)]
+    code = "import sys; from pathlib import Path; from roundelay.corpora.synthetic import generator"
+    command = [sys.executable, "-c", f"{code}; generator.make_corpus(Path(sys.argv[1]), hours=0.08)", str(out)]
     with subprocess.Popen(command, start_new_session=True) as run:
         deadline = time.monotonic() + 60
         while not list(out.glob(".shards/0*.json")) and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(run.pid, signal.SIGKILL)
-    assert not (out / synthetic.MARKER).exists()
+    assert not (out / generator.MARKER).exists()
     made = list(out.glob(".shards/0*.json"))
     assert made
     first = json.loads(made[0].read_text())[0]
     (out / first["path"]).write_bytes(b"half")  # as a power cut might leave it
     told: list[tuple[int, int]] = []
-    synthetic.make(out, hours=HOURS, progress=lambda done, total: told.append((done, total)))
+    generator.make_corpus(out, hours=HOURS, progress=lambda done, total: told.append((done, total)))
     assert told[0] == (len(made) - 1, told[0][1])
     assert digests(out) == digests(corpus)
 
@@ -224,9 +221,9 @@ def test_a_killed_run_is_gone_on_with_to_the_same_bytes(corpus: Path, tmp_path: 
 def test_a_full_disk_is_named_and_can_be_gone_on_from(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "full"
     code = (
-        "import resource, signal, sys; from pathlib import Path; from roundelay.corpora import synthetic\n"
+        "import resource, signal, sys; from pathlib import Path; from roundelay.corpora.synthetic import generator\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, -1))\n"
-        "synthetic.make(Path(sys.argv[1]), hours=0.08)"
+        "generator.make_corpus(Path(sys.argv[1]), hours=0.08)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(out)], capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -234,6 +231,6 @@ def test_a_full_disk_is_named_and_can_be_gone_on_from(corpus: Path, tmp_path: Pa
     assert "DataError" in line
     assert "cannot be written: File too large" in line
     assert str(out / "flac") in line
-    assert not (out / synthetic.MARKER).exists()
-    synthetic.make(out, hours=HOURS)
+    assert not (out / generator.MARKER).exists()
+    generator.make_corpus(out, hours=HOURS)
     assert digests(out) == digests(corpus)

@@ -13,7 +13,7 @@ from roundelay.speech.gmm.fmllr import (
     FmllrStatistics,
     SpeakerTransforms,
     collect_fmllr,
-    fmllr,
+    estimate_fmllr,
     fmllr_objective,
     transform,
 )
@@ -66,7 +66,7 @@ def test_statistics_are_those_of_the_definition() -> None:
 def test_every_iteration_raises_the_objective() -> None:
     gmm, frames, senones, _ = speaker()
     statistics = collect_fmllr(gmm, frames, senones)
-    values = [fmllr_objective(statistics, fmllr(statistics, n)) for n in (0, 1, 2, 4, 15)]
+    values = [fmllr_objective(statistics, estimate_fmllr(statistics, n)) for n in (0, 1, 2, 4, 15)]
     assert values == sorted(values)
     assert values[-1] > values[0] + 100
 
@@ -74,7 +74,7 @@ def test_every_iteration_raises_the_objective() -> None:
 def test_estimate_is_a_maximum() -> None:
     gmm, frames, senones, _ = speaker()
     statistics = collect_fmllr(gmm, frames, senones)
-    matrix = fmllr(statistics, 50)
+    matrix = estimate_fmllr(statistics, 50)
     best = fmllr_objective(statistics, matrix)
     rng = np.random.default_rng(1)
     for _ in range(50):
@@ -86,7 +86,7 @@ def test_repeated_estimation_recovers_the_known_transform() -> None:
     matrix = np.eye(3, 4)
     values = [likelihood(gmm, matrix, frames, senones)]
     for _ in range(8):
-        matrix = fmllr(collect_fmllr(gmm, frames, senones, adapted=apply(matrix, frames).astype(np.float32)))
+        matrix = estimate_fmllr(collect_fmllr(gmm, frames, senones, adapted=apply(matrix, frames).astype(np.float32)))
         values.append(likelihood(gmm, matrix, frames, senones))
     assert (np.diff(values) > -1.0).all()
     assert np.allclose(matrix, expected, atol=0.08)
@@ -94,8 +94,8 @@ def test_repeated_estimation_recovers_the_known_transform() -> None:
 
 def test_little_speech_changes_nothing() -> None:
     gmm, frames, senones, _ = speaker(frames=100)
-    assert np.array_equal(fmllr(collect_fmllr(gmm, frames, senones)), np.eye(3, 4))
-    assert np.array_equal(fmllr(FmllrStatistics.empty(3)), np.eye(3, 4))
+    assert np.array_equal(estimate_fmllr(collect_fmllr(gmm, frames, senones)), np.eye(3, 4))
+    assert np.array_equal(estimate_fmllr(FmllrStatistics.empty(3)), np.eye(3, 4))
 
 
 def test_statistics_add_up() -> None:

@@ -15,13 +15,13 @@ from roundelay.errors import DataError, SettingsError
 from roundelay.files import read_json
 from roundelay.speech.features.array_store import shard_name, write_store
 from roundelay.speech.features.minibatches import ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
-from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.features.network_inputs import CombinedInputs
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
 from roundelay.speech.gmm.hmm_gmm import HmmGmm
 from roundelay.speech.language.ngram import END, flat
 from roundelay.speech.preparation.adaptation_stage import RECOGNISED, TRANSFORMS
-from roundelay.speech.preparation.data_summary import check, lines
-from roundelay.speech.preparation.language_stage import limited
+from roundelay.speech.preparation.data_summary import check_prepared, summary_lines
+from roundelay.speech.preparation.language_stage import restrict_vocabulary
 from roundelay.speech.preparation.pipeline import (
     IvectorSettings,
     LexiconSettings,
@@ -29,7 +29,7 @@ from roundelay.speech.preparation.pipeline import (
     open_prepared,
     prepare,
 )
-from roundelay.speech.preparation.prepared_data import Prepared
+from roundelay.speech.preparation.prepared_data import PreparedData
 
 SIZE = 5
 SETTINGS = replace(
@@ -59,7 +59,7 @@ def data(prepared: Path, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def reference_of(data: Prepared, split: str) -> dict[str, list[str]]:
+def reference_of(data: PreparedData, split: str) -> dict[str, list[str]]:
     return {name: list(words) for name, words in data.transcripts(split).items()}
 
 
@@ -71,8 +71,8 @@ def test_adapted_features_are_there(prepared: Path) -> None:
         assert adapted.ids == plain.ids
         assert np.array_equal(adapted.lengths, plain.lengths)
         assert all(np.isfinite(adapted[name]).all() for name in adapted)
-    assert check(prepared)["problems"] == []
-    text = "\n".join(lines(check(prepared)))
+    assert check_prepared(prepared)["problems"] == []
+    text = "\n".join(summary_lines(check_prepared(prepared)))
     assert "adapted    dev: 2 of 2 speakers have a matrix" in text
 
 
@@ -215,14 +215,14 @@ def test_inputs_side_by_side(prepared: Path, kinds: list[str], ivectors: bool, d
 def test_inputs_that_do_not_belong_together(prepared: Path, tmp_path: Path) -> None:
     data = open_prepared(prepared)
     with pytest.raises(DataError, match="its utterances or their lengths are not those of"):
-        Combined([data.features("train"), data.features("dev", "adapted")])
+        CombinedInputs([data.features("train"), data.features("dev", "adapted")])
     with pytest.raises(DataError, match="its utterances are not those of"):
-        Combined([data.features("train")], data.ivectors("dev"))
+        CombinedInputs([data.features("train")], data.ivectors("dev"))
     with pytest.raises(SettingsError, match="at least one kind"):
         data.inputs("train", [])
     empty = write_store(tmp_path / "empty", [("a", np.zeros((0, 3)))], dim=3)
     vector = write_store(tmp_path / "vector", [("a", np.ones((1, 2)))], dim=2)
-    assert Combined([empty], vector)["a"].shape == (0, 5)
+    assert CombinedInputs([empty], vector)["a"].shape == (0, 5)
 
 
 def test_silent_and_short_utterances_pass_through(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_silent_and_short_utterances_pass_through(tmp_path: Path) -> None:
     assert outcome.data.ivectors("dev")["dev1-u01"].tolist() == [[0] * SIZE]
 
 
-def recognisable(data: Prepared, name: str) -> set[str]:
+def recognisable(data: PreparedData, name: str) -> set[str]:
     """List the words on a graph's arcs."""
     import kaldifst
 
@@ -275,7 +275,7 @@ def test_given_words_are_recognised_and_others_only_aligned(open_corpus: Path, t
     assert found["unrecognisable"]["dev"]["words"] == ["AS"]
     tokens = (open_corpus / "dev" / "text").read_text().split().count("AS")
     assert found["unrecognisable"]["dev"]["tokens"] == tokens
-    assert any(line.startswith(f"  dev: 1 words ({tokens} of 12 said)") for line in lines(outcome.summary))
+    assert any(line.startswith(f"  dev: 1 words ({tokens} of 12 said)") for line in summary_lines(outcome.summary))
 
 
 def test_a_dictionary_pronounces_but_does_not_reveal_held_out_words(open_corpus: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_dictionary_pronounces_but_does_not_reveal_held_out_words(open_corpus:
 
 
 def test_a_given_language_model_is_limited() -> None:
-    model = limited(flat(["A", "B", "C"]), ["A", "C"])
+    model = restrict_vocabulary(flat(["A", "B", "C"]), ["A", "C"])
     assert model.vocabulary == ["A", "C"]
     assert (END,) in model.logprobs
 

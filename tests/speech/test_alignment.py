@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.gmm.alignment import Alignment, Alignments, SegmentAgreement, compare, compare_all
+from roundelay.speech.gmm.alignment import (
+    Alignment,
+    Alignments,
+    SegmentAgreement,
+    compare_all_segments,
+    compare_segments,
+)
 from roundelay.speech.gmm.decision_tree import Tree
 
 PHONES = ["sil", "a", "b", "c"]
@@ -89,45 +95,45 @@ def test_no_alignments_are_a_file_too(tmp_path: Path) -> None:
 
 def test_a_segmentation_agrees_with_itself() -> None:
     segments = whole().segments("u1")
-    assert compare(segments, segments) == SegmentAgreement(18, 18, 4, 4)
+    assert compare_segments(segments, segments) == SegmentAgreement(18, 18, 4, 4)
 
 
 def test_frames_and_boundaries_are_counted_by_hand() -> None:
     found = [("sil", 0, 4), ("a", 4, 7), ("b", 7, 18)]
     reference = [("sil", 0.0, 1.8), ("a", 1.8, 7.4), ("b", 7.4, 14.0), ("c", 14.0, 18.0)]
-    agreement = compare(found, reference)
+    agreement = compare_segments(found, reference)
     # Frames 2 and 3 (a in the reference) and 14 to 17 (c) differ; frame 7 has its middle at 7.5, within b.
     assert (agreement.frames, agreement.same_frames) == (18, 12)
     # a begins 2.2 frames off, b 0.4, and c is not there.
     assert (agreement.boundaries, agreement.near_boundaries) == (3, 1)
-    assert compare(found, reference, tolerance=2.5).near_boundaries == 2
+    assert compare_segments(found, reference, tolerance=2.5).near_boundaries == 2
     assert agreement.frame_share == pytest.approx(12 / 18)
     assert agreement.boundary_share == pytest.approx(1 / 3)
 
 
 def test_a_boundary_needs_the_same_phone() -> None:
-    assert compare([("a", 0, 5), ("b", 5, 10)], [("a", 0, 5), ("c", 5, 10)]).near_boundaries == 0
+    assert compare_segments([("a", 0, 5), ("b", 5, 10)], [("a", 0, 5), ("c", 5, 10)]).near_boundaries == 0
 
 
 def test_a_beginning_is_used_once() -> None:
     found = [("a", 0, 4), ("b", 4, 10)]
     reference = [("a", 0, 3), ("b", 3, 4), ("a", 4, 5), ("b", 5, 10)]
-    assert compare(found, reference).near_boundaries == 1
+    assert compare_segments(found, reference).near_boundaries == 1
 
 
 def test_names_are_mapped_and_equal_neighbours_joined() -> None:
     found = [("t", 0, 6), ("a", 6, 10)]
     reference = [("cl", 0, 3), ("T", 3, 6), ("a", 6, 10)]
-    assert compare(found, reference, names={"cl": "t", "T": "t"}) == SegmentAgreement(10, 10, 1, 1)
+    assert compare_segments(found, reference, names={"cl": "t", "T": "t"}) == SegmentAgreement(10, 10, 1, 1)
 
 
 def test_groups_are_summed() -> None:
     one, two = [("a", 0, 5), ("b", 5, 10)], [("a", 0, 8), ("b", 8, 10)]
-    groups = compare_all([("clean", one, one), ("noisy", one, two), ("clean", two, two)])
+    groups = compare_all_segments([("clean", one, one), ("noisy", one, two), ("clean", two, two)])
     assert groups == {"clean": SegmentAgreement(20, 20, 2, 2), "noisy": SegmentAgreement(10, 7, 1, 0)}
 
 
 def test_empty_segmentations_are_refused() -> None:
     with pytest.raises(DataError, match="without segments"):
-        compare([], [("a", 0, 1)])
+        compare_segments([], [("a", 0, 1)])
     assert SegmentAgreement().frame_share == 0.0

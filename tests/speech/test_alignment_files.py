@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corpus_files import FUZZ
 from roundelay.errors import DataError
-from roundelay.formats import alignment_files as files
+from roundelay.formats import alignment_files
 from roundelay.formats.alignment_files import Interval
 
 PHONES = [Interval(0.0, 0.12, "SIL"), Interval(0.12, 0.2, "HH"), Interval(0.25, 0.4, "AY")]
@@ -74,42 +74,45 @@ SHORT = """File type = "ooTextFile short"
 
 
 def test_ctm_round_trip(tmp_path: Path) -> None:
-    files.write_ctm(tmp_path / "a.ctm", {"b-1": PHONES, "a-1": PHONES[:1]})
+    alignment_files.write_ctm(tmp_path / "a.ctm", {"b-1": PHONES, "a-1": PHONES[:1]})
     assert (tmp_path / "a.ctm").read_text().startswith("a-1 1 0.0000 0.1200 SIL\nb-1 1 ")
-    assert files.read_ctm(tmp_path / "a.ctm") == {"b-1": PHONES, "a-1": PHONES[:1]}
+    assert alignment_files.read_ctm(tmp_path / "a.ctm") == {"b-1": PHONES, "a-1": PHONES[:1]}
 
 
 def test_textgrid_of_mfa_and_of_praat(tmp_path: Path) -> None:
     (tmp_path / "a.TextGrid").write_text(MFA)
-    assert files.read_textgrid(tmp_path / "a.TextGrid") == {"words": [Interval(0.5, 1.1, 'say "7"')]}
+    assert alignment_files.read_textgrid(tmp_path / "a.TextGrid") == {"words": [Interval(0.5, 1.1, 'say "7"')]}
     (tmp_path / "b.TextGrid").write_bytes(SHORT.encode("utf-16"))
-    assert files.read_textgrid(tmp_path / "b.TextGrid") == {
+    assert alignment_files.read_textgrid(tmp_path / "b.TextGrid") == {
         "phones": [Interval(0.0, 0.5, "sil"), Interval(0.5, 1.5, "ah")]
     }
 
 
 def test_textgrid_round_trip_with_gaps_filled(tmp_path: Path) -> None:
     tiers = {"phones": PHONES, "words": [Interval(0.12, 0.4, '"HI" [2]')]}
-    files.write_textgrid(tmp_path / "a.TextGrid", tiers, 0.5)
+    alignment_files.write_textgrid(tmp_path / "a.TextGrid", tiers, 0.5)
     text = (tmp_path / "a.TextGrid").read_text()
     assert "intervals: size = 5" in text  # two gaps in the phones
-    assert files.read_textgrid(tmp_path / "a.TextGrid") == tiers
+    assert alignment_files.read_textgrid(tmp_path / "a.TextGrid") == tiers
 
 
 def test_htk_labels_in_units_of_100_ns(tmp_path: Path) -> None:
     (tmp_path / "a.lab").write_text("0 1200000 sil[2] -345.6 sil\n1200000 2000000 hh_s2_1\n")
-    assert files.read_labels(tmp_path / "a.lab") == [Interval(0.0, 0.12, "sil[2]"), Interval(0.12, 0.2, "hh_s2_1")]
+    assert alignment_files.read_labels(tmp_path / "a.lab") == [
+        Interval(0.0, 0.12, "sil[2]"),
+        Interval(0.12, 0.2, "hh_s2_1"),
+    ]
 
 
 def test_mlf_round_trip(tmp_path: Path) -> None:
-    files.write_mlf(tmp_path / "a.mlf", {"b-1": PHONES, "a-1": PHONES[:1]})
-    assert files.read_mlf(tmp_path / "a.mlf") == {"a-1": PHONES[:1], "b-1": PHONES}
+    alignment_files.write_mlf(tmp_path / "a.mlf", {"b-1": PHONES, "a-1": PHONES[:1]})
+    assert alignment_files.read_mlf(tmp_path / "a.mlf") == {"a-1": PHONES[:1], "b-1": PHONES}
     (tmp_path / "b.mlf").write_text('#!MLF!#\n"C:\\data\\an4\\x-1.rec"\n0 100000 sil\n.\n')
-    assert list(files.read_mlf(tmp_path / "b.mlf")) == ["x-1"]
+    assert list(alignment_files.read_mlf(tmp_path / "b.mlf")) == ["x-1"]
 
 
 def test_runs_of_states_of_the_an4_pack(corpora: Path) -> None:
-    found = dict(files.read_runs(corpora / "an4" / "align" / "states.txt.gz"))
+    found = dict(alignment_files.read_runs(corpora / "an4" / "align" / "states.txt.gz"))
     assert len(found) == 948
     assert found["fash-an251-b"][0] == ("sil[2]", 10)
     assert sum(frames for _, frames in found["fash-an251-b"]) == 98  # one second: (16000 - 400) // 160 + 1
@@ -118,19 +121,21 @@ def test_runs_of_states_of_the_an4_pack(corpora: Path) -> None:
 def test_ali_of_several_files(tmp_path: Path) -> None:
     (tmp_path / "ali.1.gz").write_bytes(gzip.compress(b"a-1 4 4 5\nb-1 7\n"))
     (tmp_path / "ali.2").write_bytes(b"c-1 \0B\x04\x02\0\0\0\x04\x09\0\0\0\x04\x08\0\0\0")
-    found = {name: ints.tolist() for name, ints in files.read_ali([tmp_path / "ali.1.gz", tmp_path / "ali.2"])}
+    found = {
+        name: ints.tolist() for name, ints in alignment_files.read_ali([tmp_path / "ali.1.gz", tmp_path / "ali.2"])
+    }
     assert found == {"a-1": [4, 4, 5], "b-1": [7], "c-1": [9, 8]}
     with pytest.raises(DataError, match=r"'c-1' is in .*ali\.2 already"):
-        list(files.read_ali([tmp_path / "ali.2", tmp_path / "ali.2"]))
+        list(alignment_files.read_ali([tmp_path / "ali.2", tmp_path / "ali.2"]))
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "ctm": files.read_ctm,
-    "textgrid": files.read_textgrid,
-    "lab": files.read_labels,
-    "mlf": files.read_mlf,
-    "runs": lambda path: list(files.read_runs(path)),
-    "ali": lambda path: list(files.read_ali([path])),
+    "ctm": alignment_files.read_ctm,
+    "textgrid": alignment_files.read_textgrid,
+    "lab": alignment_files.read_labels,
+    "mlf": alignment_files.read_mlf,
+    "runs": lambda path: list(alignment_files.read_runs(path)),
+    "ali": lambda path: list(alignment_files.read_ali([path])),
 }
 
 
@@ -204,5 +209,5 @@ def test_textgrids_keep_any_label(lengths: Iterable[tuple[int, str]]) -> None:
         intervals.append(Interval(last / 1000, (last + length) / 1000, label))
         last += length
     with tempfile.TemporaryDirectory() as name:
-        files.write_textgrid(Path(name) / "a", {"phones": intervals}, last / 1000)
-        assert files.read_textgrid(Path(name) / "a") == {"phones": intervals}
+        alignment_files.write_textgrid(Path(name) / "a", {"phones": intervals}, last / 1000)
+        assert alignment_files.read_textgrid(Path(name) / "a") == {"phones": intervals}

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 
 from corpus_files import FUZZ, tone, ulaw_code, write_audio, write_call, write_sphere
 from roundelay.errors import DataError
-from roundelay.formats import audio_files as audio
-from roundelay.formats import sphere
+from roundelay.formats import audio_files, sphere
 
 
 @pytest.mark.parametrize(("name", "most"), [("a.wav", 1e-4), ("a.flac", 1e-4), ("a.ogg", 0.05), ("a.mp3", 0.05)])
 def test_every_kind_of_file_gives_the_same_samples(tmp_path: Path, name: str, most: float) -> None:
     path = write_audio(tmp_path / name, 1.0)
-    samples, rate = audio.read(path)
+    samples, rate = audio_files.read(path)
     assert rate == 16000
     assert samples.dtype == np.float32
     assert samples.ndim == 1
-    assert audio.duration(path) == pytest.approx(1.0, abs=0.1)
+    assert audio_files.duration(path) == pytest.approx(1.0, abs=0.1)
     middle = slice(4000, 12000)
     assert np.max(np.abs(samples[middle] - tone(1.0)[middle])) < most
 
@@ -31,44 +30,44 @@ def test_every_kind_of_file_gives_the_same_samples(tmp_path: Path, name: str, mo
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000])
 def test_any_rate_is_resampled(tmp_path: Path, rate: int) -> None:
     path = write_audio(tmp_path / "a.wav", 1.0, rate)
-    samples, given_rate = audio.read(path)
+    samples, given_rate = audio_files.read(path)
     assert given_rate == 16000
     assert len(samples) == pytest.approx(16000, abs=1)
     assert np.max(np.abs(samples[2000:14000] - tone(1.0)[2000:14000])) < 1e-3
-    assert audio.read(path, rate=None)[1] == rate
+    assert audio_files.read(path, rate=None)[1] == rate
 
 
 def test_a_channel_is_picked_not_mixed(tmp_path: Path) -> None:
     both = np.stack([tone(0.5), np.zeros(8000)], axis=1)
     soundfile.write(tmp_path / "a.wav", both, 16000)
-    assert np.max(np.abs(audio.read(tmp_path / "a.wav", channel=1)[0])) == 0
-    assert np.max(audio.read(tmp_path / "a.wav", channel=0)[0]) > 0.4
+    assert np.max(np.abs(audio_files.read(tmp_path / "a.wav", channel=1)[0])) == 0
+    assert np.max(audio_files.read(tmp_path / "a.wav", channel=0)[0]) > 0.4
     with pytest.raises(DataError, match=r"a\.wav: channel 2 is asked for .* there are 2"):
-        audio.read(tmp_path / "a.wav", channel=2)
+        audio_files.read(tmp_path / "a.wav", channel=2)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac"])
 def test_a_segment_is_that_part_of_the_whole(tmp_path: Path, name: str) -> None:
     path = write_audio(tmp_path / name, 1.0)
-    whole = audio.read(path)[0]
-    part = audio.read(path, begin=0.25, end=0.75)[0]
+    whole = audio_files.read(path)[0]
+    part = audio_files.read(path, begin=0.25, end=0.75)[0]
     assert np.array_equal(part, whole[4000:12000])
-    assert np.array_equal(audio.read(path, begin=0.75, end=1.3)[0], whole[12000:])  # transcribers round
+    assert np.array_equal(audio_files.read(path, begin=0.75, end=1.3)[0], whole[12000:])  # transcribers round
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0.5, 0.5), (0.9, 0.1), (-1.0, 0.5), (1.5, 1.6), (0.0, 9.0), (2.0, None)])
 def test_a_segment_that_is_not_there_is_refused(tmp_path: Path, begin: float, end: float | None) -> None:
     path = write_audio(tmp_path / "a.wav", 1.0)
     with pytest.raises(DataError, match=r"a\.wav: a segment from"):
-        audio.read(path, begin=begin, end=end)
+        audio_files.read(path, begin=begin, end=end)
 
 
 @pytest.mark.parametrize("coding", ["pcm01", "pcm10"])
 def test_sphere_pcm_is_read_to_the_bit(tmp_path: Path, coding: str) -> None:
     left, right = (np.random.default_rng(0).integers(-32768, 32768, (2, 500))).astype(np.int16)
     path = write_sphere(tmp_path / "a.sph", [left, right], rate=16000, coding=coding)
-    assert np.array_equal(audio.read(path, channel=0)[0] * 32768, left)
-    assert np.array_equal(audio.read(path, channel=1, begin=0.01, end=0.02)[0] * 32768, right[160:320])
+    assert np.array_equal(audio_files.read(path, channel=0)[0] * 32768, left)
+    assert np.array_equal(audio_files.read(path, channel=1, begin=0.01, end=0.02)[0] * 32768, right[160:320])
 
 
 def test_sphere_mu_law_is_decoded_as_libsndfile_does(tmp_path: Path) -> None:
@@ -80,7 +79,7 @@ def test_sphere_mu_law_is_decoded_as_libsndfile_does(tmp_path: Path) -> None:
     raw = (tmp_path / "a.au").read_bytes()
     (tmp_path / "a.au").write_bytes(raw[:-256] + codes.tobytes())
     theirs, _ = soundfile.read(tmp_path / "a.au", dtype="float32")
-    ours, rate = audio.read(tmp_path / "a.sph", rate=None)
+    ours, rate = audio_files.read(tmp_path / "a.sph", rate=None)
     assert rate == 8000
     assert np.array_equal(ours, theirs)
     assert np.array_equal(ulaw_code((ours * 32768).astype(np.int16))[1:127], codes[1:127])
@@ -89,7 +88,7 @@ def test_sphere_mu_law_is_decoded_as_libsndfile_does(tmp_path: Path) -> None:
 def test_a_call_has_two_sides(tmp_path: Path) -> None:
     path = write_call(tmp_path / "fe_03_00001.sph", 1.0)
     for channel, hertz in ((0, 300), (1, 1200)):
-        samples, _ = audio.read(path, channel=channel)
+        samples, _ = audio_files.read(path, channel=channel)
         assert np.argmax(np.abs(np.fft.rfft(samples))) == pytest.approx(hertz, abs=2)
 
 
@@ -97,7 +96,7 @@ def test_shorten_is_named_as_unsupported(tmp_path: Path) -> None:
     header = "NIST_1A\n   1024\nsample_coding -s26 ulaw,embedded-shorten-v2.00\nend_head\n"
     (tmp_path / "a.sph").write_bytes(header.encode().ljust(1024) + bytes(100))
     with pytest.raises(DataError, match=r"a\.sph: compressed by shorten, which is not supported; .*sph2pipe"):
-        audio.read(tmp_path / "a.sph")
+        audio_files.read(tmp_path / "a.sph")
 
 
 def cut(path: Path, keep: float) -> Path:
@@ -110,10 +109,10 @@ def cut(path: Path, keep: float) -> Path:
 @pytest.mark.parametrize("keep", [0.0, 0.003, 0.5, 0.98])
 def test_a_truncated_file_is_named(tmp_path: Path, name: str, keep: float) -> None:
     path = write_call(tmp_path / name) if name == "a.sph" else write_audio(tmp_path / name, 2.0)
-    audio.read(path)
+    audio_files.read(path)
     cut(path, keep)
     with pytest.raises(DataError) as caught:
-        audio.read(path)
+        audio_files.read(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert ("empty" in str(caught.value)) == (keep == 0.0)
 
@@ -124,9 +123,9 @@ def test_what_is_no_audio_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "text.wav").write_text("this is no audio at all, however long it may be")
     (tmp_path / "a.raw").write_bytes(bytes(1000))
     with pytest.raises(DataError, match=name):
-        audio.read(tmp_path / name)
+        audio_files.read(tmp_path / name)
     with pytest.raises(DataError, match=name):
-        audio.duration(tmp_path / name)
+        audio_files.duration(tmp_path / name)
 
 
 def patched(path: Path, position: int, value: bytes) -> Path:
@@ -140,16 +139,16 @@ def patched(path: Path, position: int, value: bytes) -> Path:
 def test_a_wrong_rate_in_a_wav_header_is_found(tmp_path: Path, rate: int) -> None:
     path = patched(write_audio(tmp_path / "a.wav"), 24, struct.pack("<I", rate))
     with pytest.raises(DataError, match=rf"a\.wav: the header contradicts itself: {rate} Hz, .* which is 16000 Hz"):
-        audio.read(path)
+        audio_files.read(path)
 
 
 def test_a_wav_header_that_is_wrong_throughout_is_found(tmp_path: Path) -> None:
     path = patched(write_audio(tmp_path / "a.wav"), 24, struct.pack("<II", 10, 20))
     with pytest.raises(DataError, match=r"a rate of 10 Hz"):
-        audio.read(path)
+        audio_files.read(path)
     path = patched(write_audio(tmp_path / "b.wav"), 22, struct.pack("<H", 3))
     with pytest.raises(DataError, match="3 channels of 16 bits in blocks of 2 bytes"):
-        audio.read(path)
+        audio_files.read(path)
 
 
 @pytest.mark.parametrize(
@@ -168,20 +167,20 @@ def test_a_wrong_sphere_header_is_found(tmp_path: Path, field: str, value: str) 
     lines = [f"{field} -s4 {value}" if line.startswith(field) else line for line in raw[:1024].rstrip().split("\n")]
     path.write_bytes("\n".join(lines).encode().ljust(1024) + raw[1024:].encode("latin-1"))
     with pytest.raises(DataError, match=r"a\.sph: "):
-        audio.read(path)
+        audio_files.read(path)
 
 
 def test_a_wav_written_into_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     path = write_audio(tmp_path / "a.wav")
     assert path.read_bytes()[36:40] == b"data"
     patched(path, 40, struct.pack("<I", 0xFFFFFFFF))
-    assert len(audio.read(path)[0]) == 3200
+    assert len(audio_files.read(path)[0]) == 3200
 
 
 def test_samples_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.array([0.0, np.nan, 0.0]), 16000, subtype="FLOAT")
     with pytest.raises(DataError, match="not finite"):
-        audio.read(tmp_path / "a.wav")
+        audio_files.read(tmp_path / "a.wav")
 
 
 @FUZZ
@@ -194,7 +193,7 @@ def test_damaged_files_give_samples_or_a_data_error(noise: bytes, position: int,
         else:
             write_audio(path, 0.05)
         try:
-            samples, _ = audio.read(patched(path, position, noise), rate=None)
+            samples, _ = audio_files.read(patched(path, position, noise), rate=None)
         except DataError:
             return
         assert np.isfinite(samples).all()

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from roundelay.errors import SettingsError
-from roundelay.speech.features.spec_augment import Augment, augment
+from roundelay.speech.features.spec_augment import SpecAugment, apply_masks
 
 ONES = torch.ones(400, 12, 10)
 
 
 def masked(seed: int = 0, **settings: int) -> torch.Tensor:
     torch.manual_seed(seed)
-    return augment(ONES, Augment(**settings), bands=6, heard=8) == 0
+    return apply_masks(ONES, SpecAugment(**settings), bands=6, num_audio=8) == 0
 
 
 def test_frequency_masks_cover_bands_of_all_frames() -> None:
@@ -42,8 +42,8 @@ def test_masks_are_the_generators() -> None:
 
 def test_nothing_is_masked_unless_asked_for() -> None:
     state = torch.random.get_rng_state()
-    assert augment(ONES, Augment(), 6, 8) is ONES
-    assert augment(ONES, Augment(frequency_masks=1), 0, 8) is ONES
+    assert apply_masks(ONES, SpecAugment(), 6, 8) is ONES
+    assert apply_masks(ONES, SpecAugment(frequency_masks=1), 0, 8) is ONES
     assert torch.equal(torch.random.get_rng_state(), state)
     before = ONES.clone()
     masked(time_masks=3)
@@ -56,4 +56,4 @@ def test_a_mask_wider_than_all_covers_all_at_most() -> None:
 
 def test_fewer_than_none_are_refused() -> None:
     with pytest.raises(SettingsError, match="time_masks must be at least 0, not -1"):
-        Augment(time_masks=-1)
+        SpecAugment(time_masks=-1)

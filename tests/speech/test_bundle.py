@@ -14,7 +14,7 @@ from roundelay.errors import DataError, SettingsError
 from roundelay.speech.decoding.acoustic_bundle import Bundle, write_bundle
 from roundelay.speech.preparation.language_stage import LanguageSettings
 from roundelay.speech.preparation.pipeline import IvectorSettings, prepare
-from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
+from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def prepared(data: Path) -> Prepared:
+def prepared(data: Path) -> PreparedData:
     return open_prepared(data)
 
 
-def test_it_holds_what_decoding_needs_without_the_data(prepared: Prepared, tmp_path: Path) -> None:
+def test_it_holds_what_decoding_needs_without_the_data(prepared: PreparedData, tmp_path: Path) -> None:
     copy = tmp_path / "data"
     shutil.copytree(prepared.folder, copy)
     write_bundle(open_prepared(copy), tmp_path / "run", kinds=["plain"], ivectors=True)
@@ -53,14 +53,14 @@ def test_it_holds_what_decoding_needs_without_the_data(prepared: Prepared, tmp_p
     assert not bundle.data.exists()
 
 
-def test_its_data_are_found_when_both_were_moved(prepared: Prepared, tmp_path: Path) -> None:
+def test_its_data_are_found_when_both_were_moved(prepared: PreparedData, tmp_path: Path) -> None:
     shutil.copytree(prepared.folder, tmp_path / "here" / "data")
     write_bundle(open_prepared(tmp_path / "here" / "data"), tmp_path / "here" / "runs" / "one")
     (tmp_path / "here").rename(tmp_path / "there")
     assert open_prepared(Bundle.open(tmp_path / "there" / "runs" / "one").data).digest == prepared.digest
 
 
-def test_ctc_has_graphs_and_outputs_of_its_own(prepared: Prepared, tmp_path: Path) -> None:
+def test_ctc_has_graphs_and_outputs_of_its_own(prepared: PreparedData, tmp_path: Path) -> None:
     write_bundle(prepared, tmp_path, objective="ctc")
     bundle = Bundle.open(tmp_path)
     assert bundle.outputs == len(prepared.lexicon.phones)
@@ -68,7 +68,7 @@ def test_ctc_has_graphs_and_outputs_of_its_own(prepared: Prepared, tmp_path: Pat
     assert bundle.graph_path("flat").name == "flat-ctc.fst"
 
 
-def test_it_says_what_was_trained_on(prepared: Prepared, tmp_path: Path) -> None:
+def test_it_says_what_was_trained_on(prepared: PreparedData, tmp_path: Path) -> None:
     write_bundle(prepared, tmp_path / "usual")
     write_bundle(prepared, tmp_path / "all", train=["train", "dev"])
     sizes = {name: len(prepared.utterances(name)) for name in ("train", "dev")}
@@ -77,7 +77,7 @@ def test_it_says_what_was_trained_on(prepared: Prepared, tmp_path: Path) -> None
     assert (more["train_splits"], more["trained_on"]) == (["train", "dev"], sizes)
 
 
-def test_writing_again_changes_nothing_unless_the_data_did(prepared: Prepared, tmp_path: Path) -> None:
+def test_writing_again_changes_nothing_unless_the_data_did(prepared: PreparedData, tmp_path: Path) -> None:
     write_bundle(prepared, tmp_path)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "acoustic").rglob("*")}
     write_bundle(prepared, tmp_path)
@@ -86,7 +86,7 @@ def test_writing_again_changes_nothing_unless_the_data_did(prepared: Prepared, t
     assert Bundle.open(tmp_path).ivectors
 
 
-def test_what_the_data_lack_is_refused_before_anything_is_written(prepared: Prepared, tmp_path: Path) -> None:
+def test_what_the_data_lack_is_refused_before_anything_is_written(prepared: PreparedData, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no adapted there; prepare the data with --adapt"):
         write_bundle(prepared, tmp_path, kinds=["plain", "adapted"])
     with pytest.raises(SettingsError, match="unknown objective 'cct'; did you mean 'ctc'"):
@@ -95,7 +95,7 @@ def test_what_the_data_lack_is_refused_before_anything_is_written(prepared: Prep
 
 
 @pytest.fixture
-def run(prepared: Prepared, tmp_path: Path) -> Path:
+def run(prepared: PreparedData, tmp_path: Path) -> Path:
     write_bundle(prepared, tmp_path / "run")
     return tmp_path / "run"
 

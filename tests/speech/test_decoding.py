@@ -23,14 +23,14 @@ from roundelay.models import build_model
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.decoding.beam_search import Weights
-from roundelay.speech.decoding.decoding_data import open_material
-from roundelay.speech.decoding.grammar import other_grammar, own_grammar
+from roundelay.speech.decoding.decoding_data import open_split
+from roundelay.speech.decoding.grammar import build_grammar, find_grammar
 from roundelay.speech.decoding.network_scorer import load_network
 from roundelay.speech.decoding.split_decoding import DecodeSettings, decode_run
-from roundelay.speech.decoding.weight_tuning import cached, neighbours
+from roundelay.speech.decoding.weight_tuning import neighbours, read_tuned
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.preparation.pipeline import IvectorSettings, prepare
-from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
+from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
 
 FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 
@@ -41,7 +41,7 @@ def place() -> Path:
 
 
 @pytest.fixture
-def data(place: Path) -> Prepared:
+def data(place: Path) -> PreparedData:
     return open_prepared(place / "data")
 
 
@@ -68,7 +68,7 @@ def test_it_recognises_what_is_said(run: Path) -> None:
     assert texts == {row["utterance"]: row["hypothesis"] for row in rows}
 
 
-def test_times_are_those_of_the_alignment(run: Path, data: Prepared) -> None:
+def test_times_are_those_of_the_alignment(run: Path, data: PreparedData) -> None:
     found = decode_run(run, None, "test", language="bigram", settings=FIXED)
     lines = [line.split() for line in (found.folder / "hyp.ctm").read_text().splitlines()]
     for name, words in data.transcripts("test").items():
@@ -120,9 +120,9 @@ def test_a_moved_run_without_data_says_so(place: Path, tmp_path: Path) -> None:
         decode_run(tmp_path / "run", None, "test", language="flat")
 
 
-def test_a_corpus_folder_gives_the_features_of_the_preparation(place: Path, run: Path, data: Prepared) -> None:
+def test_a_corpus_folder_gives_the_features_of_the_preparation(place: Path, run: Path, data: PreparedData) -> None:
     bundle = Bundle.open(run)
-    with open_material(bundle, place / "corpus", "test") as material:
+    with open_split(bundle, place / "corpus", "test") as material:
         for name in material.utterances:
             np.testing.assert_allclose(material.inputs[name], data.inputs("test")[name], atol=1e-5)
 
@@ -134,14 +134,14 @@ def test_adapted_features_and_vectors_are_made_as_the_preparation_made_them(tmp_
     run = decodable.make_run(data, tmp_path / "run", kinds=["plain", "adapted"], ivectors=True)
     shutil.move(data.folder, tmp_path / "away")
     data = open_prepared(tmp_path / "away")
-    with open_material(Bundle.open(run), tmp_path / "corpus", "test") as material:
+    with open_split(Bundle.open(run), tmp_path / "corpus", "test") as material:
         for name in material.utterances:
             expected = data.inputs("test", ["plain", "adapted"], ivectors=True)[name]
             np.testing.assert_allclose(material.inputs[name], expected, atol=2e-3)
     assert decode_run(run, tmp_path / "corpus", "test", language="flat", settings=FIXED).report["wer"] == 0
 
 
-def test_ctc_is_decoded_by_its_own_graph(place: Path, data: Prepared, tmp_path: Path) -> None:
+def test_ctc_is_decoded_by_its_own_graph(place: Path, data: PreparedData, tmp_path: Path) -> None:
     run = decodable.make_run(data, tmp_path / "run", objective="ctc")
     found = decode_run(run, None, "test", language="flat")
     assert found.report["wer"] == 0
@@ -164,18 +164,18 @@ def test_weights_are_chosen_on_dev_once(run: Path, caplog: pytest.LogCaptureFixt
     first = decode_run(run, None, "test", language="flat")
     assert first.report["tuned_on"] == "data-dev"
     assert "tuned on data-dev" in caplog.text
-    grammar = own_grammar(Bundle.open(run), "flat")
-    assert cached(run, grammar) is not None
+    grammar = find_grammar(Bundle.open(run), "flat")
+    assert read_tuned(run, grammar) is not None
     caplog.clear()
     again = decode_run(run, None, "test", language="flat")
     assert "tuned on" not in caplog.text
     assert again.report["scale"] == first.report["scale"]
     (run / "model.safetensors").touch()
-    assert cached(run, grammar) is not None, "the same model"
+    assert read_tuned(run, grammar) is not None, "the same model"
     tensors = bytearray((run / "model.safetensors").read_bytes())
     tensors[-1] ^= 1
     (run / "model.safetensors").write_bytes(tensors)
-    assert cached(run, grammar) is None, "another model has other weights"
+    assert read_tuned(run, grammar) is None, "another model has other weights"
 
 
 def test_the_walk_goes_to_fewer_errors(run: Path) -> None:
@@ -254,7 +254,7 @@ def test_words_that_are_said_and_cannot_be_recognised_are_named(
 def test_a_lexicon_with_a_missing_phone_is_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "lexicon.txt").write_text("MA M AA\nZOO Z UW\n")
     with pytest.raises(DataError, match=r"'ZOO' has the phone 'Z', .* not trained on; write it with AA IY M S"):
-        other_grammar(Bundle.open(run), tmp_path / "graph", lexicon=tmp_path / "lexicon.txt")
+        build_grammar(Bundle.open(run), tmp_path / "graph", lexicon=tmp_path / "lexicon.txt")
 
 
 def test_data_with_other_features_are_refused(place: Path, run: Path, tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def write_ark(folder: Path, features: Mapping[str, npt.NDArray[Any]]) -> None:
     (folder / "feats.scp").write_text("".join(rows))
 
 
-def test_given_features_are_taken_or_missed(place: Path, run: Path, data: Prepared, heard: Path) -> None:
+def test_given_features_are_taken_or_missed(place: Path, run: Path, data: PreparedData, heard: Path) -> None:
     description = run / "acoustic" / "bundle.json"
     said = json.loads(description.read_text())
     description.write_text(json.dumps(said | {"given_features": True, "normalise": "none"}))

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.speech.features.mel_features import FeatureSettings, deltas, extract, num_frames, splice
-from roundelay.speech.features.normalisation import Moments, group, pooled
-from roundelay.speech.features.speed_perturbation import copy_name, speed
+from roundelay.speech.features.mel_features import FeatureSettings, append_deltas, extract, num_frames, splice
+from roundelay.speech.features.normalisation import Moments, moments_group, pool_moments
+from roundelay.speech.features.speed_perturbation import change_speed, copy_name
 
 Array = npt.NDArray[np.float32]
 
@@ -99,7 +99,7 @@ def test_too_many_bins_are_named() -> None:
 
 def test_deltas_of_a_line_and_a_parabola() -> None:
     time = np.arange(20, dtype=np.float32)[:, None]
-    out = deltas(np.concatenate([3 * time, time**2], axis=1), order=2)
+    out = append_deltas(np.concatenate([3 * time, time**2], axis=1), order=2)
     assert out.shape == (20, 6)
     inside = slice(4, -4)
     np.testing.assert_allclose(out[inside, 2], 3, rtol=1e-6)
@@ -112,8 +112,8 @@ def test_deltas_are_regressions_with_repeated_ends() -> None:
     x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
     padded = np.concatenate([x[:1]] * 2 + [x] + [x[-1:]] * 2)
     expected = sum(k * (padded[2 + k : 9 + k] - padded[2 - k : 9 - k]) for k in (1, 2)) / 10
-    np.testing.assert_allclose(deltas(x, order=1)[:, 3:], expected, atol=1e-6)
-    assert deltas(x[:0]).shape == (0, 9)
+    np.testing.assert_allclose(append_deltas(x, order=1)[:, 3:], expected, atol=1e-6)
+    assert append_deltas(x[:0]).shape == (0, 9)
 
 
 def test_splice_repeats_the_ends() -> None:
@@ -124,31 +124,31 @@ def test_splice_repeats_the_ends() -> None:
 
 def test_moments_add_up() -> None:
     x = np.random.default_rng(0).normal(5, 3, (500, 4)).astype(np.float32)
-    moments = Moments.of(x[:100]) + Moments.of(x[100:])
+    moments = Moments.from_frames(x[:100]) + Moments.from_frames(x[100:])
     normal = moments.apply(x)
     np.testing.assert_allclose(normal.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(normal.std(0), 1, atol=1e-5)
     constant = np.full((5, 4), 7, np.float32)
-    assert np.all(Moments.of(constant).apply(constant) == 0)
+    assert np.all(Moments.from_frames(constant).apply(constant) == 0)
 
 
 def test_groups_of_normalisation() -> None:
-    assert group("speaker", "s") == "s"
-    assert group("global", "s") == ""
-    one = Moments.of(np.ones((2, 1), np.float32))
-    counts = {name: moments.count for name, moments in pooled([("a", one), ("b", one), ("a", one)]).items()}
+    assert moments_group("speaker", "s") == "s"
+    assert moments_group("global", "s") == ""
+    one = Moments.from_frames(np.ones((2, 1), np.float32))
+    counts = {name: moments.count for name, moments in pool_moments([("a", one), ("b", one), ("a", one)]).items()}
     assert counts == {"a": 4, "b": 2}
 
 
 def test_speed_changes_length_and_pitch() -> None:
     rate = 16000
     tone = np.sin(2 * np.pi * 500 * np.arange(rate) / rate).astype(np.float32)
-    slow = speed(tone, 0.9, rate)
+    slow = change_speed(tone, 0.9, rate)
     assert abs(len(slow) - rate / 0.9) <= 1
     spectrum = np.abs(np.fft.rfft(slow))
     assert abs(np.argmax(spectrum) * rate / len(slow) - 450) < 2
-    assert speed(tone, 1.0, rate) is tone
+    assert change_speed(tone, 1.0, rate) is tone
     assert copy_name("u", 0.9) == "sp0.9-u"
     assert copy_name("u", 1.0) == "u"
     with pytest.raises(SettingsError, match="speed"):
-        speed(tone, 3.0, rate)
+        change_speed(tone, 3.0, rate)

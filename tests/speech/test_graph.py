@@ -13,12 +13,12 @@ import pytest
 
 from roundelay.errors import DataError
 from roundelay.speech.language.decoding_graph import (
-    build,
-    ctc,
-    ctc_linear,
+    build_ctc_graph,
+    build_graph,
+    build_linear_ctc_graph,
+    build_linear_graph,
     disambiguate,
     from_fst,
-    linear_graph,
     num_arcs,
     read_graph,
 )
@@ -157,7 +157,7 @@ def backed_off(model: NgramModel, words: Sequence[str]) -> float:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_build_accepts_what_it_should(name: str, tree: Monophones | Triphones) -> None:
     model, most = MODELS[name], 7
-    ours = paths(build(LEXICON, model, tree), most)
+    ours = paths(build_graph(LEXICON, model, tree), most)
     theirs = expected(sequences(2), tree, most)
     priced = {key: cost + backed_off(model, key[1]) for key, cost in theirs.items()}
     assert_same(ours, priced)
@@ -168,7 +168,7 @@ def test_build_accepts_what_it_should(name: str, tree: Monophones | Triphones) -
 @pytest.mark.parametrize("words", [["O"], ["NONE"], ["NO", "O"], ["O", "NONE"], []])
 def test_linear_graph(words: list[str], tree: Monophones | Triphones) -> None:
     most = 10
-    ours = paths(linear_graph(words, LEXICON, tree), most)
+    ours = paths(build_linear_graph(words, LEXICON, tree), most)
     assert ours
     assert_same(ours, expected(iter([words]), tree, most), 1e-5)
 
@@ -180,7 +180,7 @@ def collapsed(labels: Sequence[int]) -> list[int]:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_ctc_accepts_what_collapses_to_words(name: str) -> None:
     model, most = MODELS[name], 4
-    ours = paths(ctc(LEXICON, model), most)
+    ours = paths(build_ctc_graph(LEXICON, model), most)
     theirs: dict[Key, float] = {}
     phones = LEXICON.phones.index
     for words in sequences(4):
@@ -196,7 +196,7 @@ def test_ctc_accepts_what_collapses_to_words(name: str) -> None:
 
 
 def test_ctc_linear() -> None:
-    ours = paths(ctc_linear(["O", "OH"], LEXICON), 4)
+    ours = paths(build_linear_ctc_graph(["O", "OH"], LEXICON), 4)
     theirs = {
         labels
         for frames in range(5)
@@ -218,7 +218,7 @@ def test_decoding_finds_the_words() -> None:
     import kaldi_decoder
 
     tree = Triphones()
-    graph = build(LEXICON, MODELS["bigram"], tree)
+    graph = build_graph(LEXICON, MODELS["bigram"], tree)
     senones = [s for triple in [tree.senones(0, 1, 2), tree.senones(1, 2, 0)] for s in triple for _ in range(3)]
     scores = np.random.default_rng(0).standard_normal((len(senones), tree.num_senones)).astype(np.float32)
     scores[np.arange(len(senones)), senones] += 8
@@ -232,7 +232,7 @@ def test_decoding_finds_the_words() -> None:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    graph = build(LEXICON, MODELS["flat"], Monophones())
+    graph = build_graph(LEXICON, MODELS["flat"], Monophones())
     graph.write(str(tmp_path / "graph.fst"))
     again = read_graph(tmp_path / "graph.fst")
     assert (again.num_states, num_arcs(again)) == (graph.num_states, num_arcs(graph))
@@ -260,14 +260,14 @@ def test_an_arc_that_leads_nowhere_is_refused(tmp_path: Path, target: int) -> No
 
 def test_a_model_of_other_words_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataError, match="no word of the lexicon"):
-        build(LEXICON, flat(["zebra"]), Monophones())
+        build_graph(LEXICON, flat(["zebra"]), Monophones())
     assert "lexicon lacks 1 words of the language model: zebra" in caplog.text
 
 
 @pytest.mark.slow
 def test_an4_given_grammar(corpora: Path, caplog: pytest.LogCaptureFixture) -> None:
     lexicon = Lexicon.read(corpora / "an4" / "lexicon.txt")
-    graph = build(lexicon, read_arpa(corpora / "an4" / "lm" / "an4.unigram.arpa"), Monophones())
+    graph = build_graph(lexicon, read_arpa(corpora / "an4" / "lm" / "an4.unigram.arpa"), Monophones())
     assert graph.num_states > 100
     assert "NOVEMBER" in caplog.text
     assert "WEAN" in caplog.text

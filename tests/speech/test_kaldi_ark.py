@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corpus_files import FUZZ
 from roundelay.errors import DataError
-from roundelay.formats import kaldi_archives as kaldi_ark
+from roundelay.formats import kaldi_archives
 
 MATRIX = np.array([[1.0, -2.5, 3.25], [4.0, 5.5, -6.0]], np.float32)
 
@@ -25,14 +25,14 @@ def test_plain_matrices_single_and_double(tmp_path: Path) -> None:
     double = b"\0BDM " + integer(2) + integer(3) + MATRIX.astype("<f8").tobytes()
     single = b"\0BFM " + integer(2) + integer(3) + MATRIX.astype("<f4").tobytes()
     (tmp_path / "a.ark").write_bytes(b"a-1 " + single + b"b-1 " + double)
-    found = dict(kaldi_ark.read_matrices(tmp_path / "a.ark"))
+    found = dict(kaldi_archives.read_matrices(tmp_path / "a.ark"))
     assert list(found) == ["a-1", "b-1"]
     assert all(np.array_equal(values, MATRIX) and values.dtype == np.float32 for values in found.values())
 
 
 def test_text_matrices(tmp_path: Path) -> None:
     (tmp_path / "a.ark").write_text("a-1  [\n  1 -2.5 3.25\n  4 5.5 -6 ]\nb-1  [ ]\n")
-    found = dict(kaldi_ark.read_matrices(tmp_path / "a.ark"))
+    found = dict(kaldi_archives.read_matrices(tmp_path / "a.ark"))
     assert np.array_equal(found["a-1"], MATRIX)
     assert found["b-1"].shape == (0, 0)
 
@@ -42,7 +42,7 @@ def test_matrices_of_two_bytes_and_one(tmp_path: Path, token: bytes, width: int,
     codes = np.array([[0, full], [full // 2, 1]], f"<u{width}")
     head = struct.pack("<ffii", -8.0, 16.0, 2, 2)
     (tmp_path / "a.ark").write_bytes(b"a-1 \0B" + token + head + codes.tobytes())
-    ((_, values),) = kaldi_ark.read_matrices(tmp_path / "a.ark")
+    ((_, values),) = kaldi_archives.read_matrices(tmp_path / "a.ark")
     assert values == pytest.approx(-8 + 16 * codes.astype(float) / full, abs=1e-5)
 
 
@@ -52,7 +52,7 @@ def test_matrices_with_four_levels_a_column(tmp_path: Path) -> None:
     codes = np.array([0, 32, 64, 128, 192, 255], np.uint8)
     head = struct.pack("<ffii", -10.0, 20.0, 6, 1)
     (tmp_path / "a.ark").write_bytes(b"a-1 \0BCM " + head + levels.tobytes() + codes.tobytes())
-    ((_, values),) = kaldi_ark.read_matrices(tmp_path / "a.ark")
+    ((_, values),) = kaldi_archives.read_matrices(tmp_path / "a.ark")
     assert values[:, 0] == pytest.approx([-10, -7.5, -5, 0, 5, 10], abs=1e-3)
 
 
@@ -61,10 +61,10 @@ def test_an_scp_points_into_archives(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "raw.ark").write_bytes(b"a-1 " + body + b"b-1 " + body)
     (tmp_path / "data" / "feats.scp").write_text(f"a-1 raw.ark:4\nb-1 {tmp_path}/raw.ark:{8 + len(body)}\n")
-    places = kaldi_ark.read_scp(tmp_path / "data" / "feats.scp")
-    assert all(np.array_equal(kaldi_ark.read_matrix_at(*place), MATRIX) for place in places.values())
+    places = kaldi_archives.read_scp(tmp_path / "data" / "feats.scp")
+    assert all(np.array_equal(kaldi_archives.read_matrix_at(*place), MATRIX) for place in places.values())
     with pytest.raises(DataError, match=r"raw\.ark:5: "):
-        kaldi_ark.read_matrix_at(tmp_path / "raw.ark", 5)
+        kaldi_archives.read_matrix_at(tmp_path / "raw.ark", 5)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_scp_that_is_not_plain_is_refused(tmp_path: Path, entry: str) -> None
     (tmp_path / "raw.ark").write_bytes(b"a-1 ")
     (tmp_path / "feats.scp").write_text(f"a-1 {entry}\n")
     with pytest.raises(DataError, match=r"feats\.scp:1: "):
-        kaldi_ark.read_scp(tmp_path / "feats.scp")
+        kaldi_archives.read_scp(tmp_path / "feats.scp")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_scp_that_is_not_plain_is_refused(tmp_path: Path, entry: str) -> None
 def test_a_damaged_archive_is_named(tmp_path: Path, content: bytes, what: str) -> None:
     (tmp_path / "a.ark").write_bytes(content)
     with pytest.raises(DataError) as caught:
-        list(kaldi_ark.read_matrices(tmp_path / "a.ark"))
+        list(kaldi_archives.read_matrices(tmp_path / "a.ark"))
     assert what in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "a.ark"))
 
@@ -106,7 +106,7 @@ def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
     packed = gzip.compress(b"".join(b"a-%d 1 2 3\n" % i for i in range(1000)))
     (tmp_path / "ali.1.gz").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(DataError, match=r"ali\.1\.gz: cannot be read"):
-        list(kaldi_ark.read_integers(tmp_path / "ali.1.gz"))
+        list(kaldi_archives.read_integers(tmp_path / "ali.1.gz"))
 
 
 PIECES = st.sampled_from(
@@ -134,7 +134,7 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "a.ark"
         path.write_bytes(content)
-        for read in (kaldi_ark.read_matrices, kaldi_ark.read_integers):
+        for read in (kaldi_archives.read_matrices, kaldi_archives.read_integers):
             try:
                 list(read(path))
             except DataError:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.language.lexicon import Lexicon, complete, graphemes, read_pronunciations
+from roundelay.speech.language.lexicon import Lexicon, complete_lexicon, guess_graphemes, read_pronunciations
 
 CMU = """;;; The CMU dictionary
 A  AH0
@@ -68,7 +68,7 @@ def test_bad_lexicon(tmp_path: Path, content: bytes, complaint: str) -> None:
 
 def test_unknown_words_are_listed_and_none_vanishes() -> None:
     known: dict[str, list[tuple[str, ...]]] = {"A": [("AH",)]}
-    lexicon = complete(["A", "CAB", "BAD"], known, graphemes)
+    lexicon = complete_lexicon(["A", "CAB", "BAD"], known, guess_graphemes)
     assert lexicon.unknown == ("BAD", "CAB")
     assert lexicon["CAB"] == [("_c", "_a", "_b")]
     assert lexicon.words == ["A", "BAD", "CAB"]
@@ -77,9 +77,9 @@ def test_unknown_words_are_listed_and_none_vanishes() -> None:
 
 def test_a_word_without_pronunciation_is_named() -> None:
     with pytest.raises(DataError, match=r"corpus: no pronunciation of BAD, CAB; add them"):
-        complete(["A", "CAB", "BAD"], {"A": [("AH",)]}, where="corpus")
+        complete_lexicon(["A", "CAB", "BAD"], {"A": [("AH",)]}, where="corpus")
     with pytest.raises(DataError, match="no pronunciation of @@"):
-        complete(["@@"], {}, graphemes)
+        complete_lexicon(["@@"], {}, guess_graphemes)
     with pytest.raises(DataError, match="'ZOO' has no pronunciation"):
         Lexicon({"A": [("AH",)]})["ZOO"]
 

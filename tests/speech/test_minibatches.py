@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.features import array_store as stores
+from roundelay.speech.features import array_store
 from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.mel_features import splice
 from roundelay.speech.features.minibatches import (
@@ -28,7 +28,7 @@ DIM = 4
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ArrayStore, ArrayStore]:
     """Twenty utterances over three shards; a frame's first feature is its number, which is its target too."""
-    monkeypatch.setattr(stores, "UTTERANCES_PER_SHARD", 7)
+    monkeypatch.setattr(array_store, "UTTERANCES_PER_SHARD", 7)
     random = np.random.default_rng(1)
     features, targets, total = {}, {}, 0
     for i in range(20):
@@ -105,7 +105,7 @@ def test_pools_bound_what_is_open(data: tuple[ArrayStore, ArrayStore]) -> None:
 def test_no_epoch_ends_with_a_few_utterances(data: tuple[ArrayStore, ArrayStore]) -> None:
     """A small rest belongs to the pool before it; batch norm would remember it when the model is evaluated."""
     features, targets = data
-    total = sum(features.lengths[features.number(name)] for name in targets.ids)
+    total = sum(features.lengths[features.index(name)] for name in targets.ids)
     minibatches = FrameMinibatches(features, targets, 8, left=0, right=0, pool_frames=total // 2 - 10)
     for epoch in range(10):
         named = {name for k in (-2, -1) for name in minibatches.utterances(epoch, len(minibatches) + k)}

@@ -22,11 +22,11 @@ from roundelay.corpora.data_directory import read_split
 from roundelay.errors import DataError, SettingsError
 from roundelay.formats.alignment_files import read_ctm, read_textgrid, write_ctm
 from roundelay.speech.features.array_store import shard_name
-from roundelay.speech.features.extraction import Extraction, copies
+from roundelay.speech.features.extraction import Extraction, list_copies
 from roundelay.speech.features.mel_features import FeatureSettings, extract
 from roundelay.speech.language.lexicon import SILENCE
-from roundelay.speech.preparation import cached_stages as stages
-from roundelay.speech.preparation.alignment_export import export
+from roundelay.speech.preparation import cached_stages
+from roundelay.speech.preparation.alignment_export import export_alignments
 from roundelay.speech.preparation.language_stage import LanguageSettings
 from roundelay.speech.preparation.pipeline import LexiconSettings, PrepareSettings, open_prepared, prepare
 
@@ -191,7 +191,7 @@ def test_an_interrupted_preparation_resumes(corpus: Path, prepared: Path, tmp_pa
 
 
 def test_two_at_once_are_refused(corpus: Path, data: Path) -> None:
-    with stages.sole(data), pytest.raises(DataError, match="another preparation is at work there"):
+    with cached_stages.lock_folder(data), pytest.raises(DataError, match="another preparation is at work there"):
         prepare(corpus, data, SETTINGS)
     assert prepare(corpus, data, SETTINGS).done == []
 
@@ -221,12 +221,12 @@ def test_a_word_without_pronunciation_is_named(own: Path, tmp_path: Path) -> Non
 
 def test_espeak_guesses(own: Path, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
-    from roundelay.speech.language.espeak_pronunciations import EspeakGuess
+    from roundelay.speech.language.espeak_pronunciations import EspeakPronouncer
 
-    guess = EspeakGuess(["AA"])
+    guess = EspeakPronouncer(["AA"])
     assert guess("ZEBRA") == [("Z", "IY", "B", "R", "AH")]
     assert guess("ZERO") == [("Z", "IH", "R", "OW")]
-    assert EspeakGuess(["z", "iy"])("ZEBRA")[0][:2] == ("z", "iy")
+    assert EspeakPronouncer(["z", "iy"])("ZEBRA")[0][:2] == ("z", "iy")
 
 
 def test_an_utterance_too_short_for_its_states_is_listed(own: Path, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_jobs_do_not_change_the_bytes(own: Path, tmp_path: Path) -> None:
     for jobs in (1, 3):
         extraction = Extraction(
             tmp_path / str(jobs),
-            copies(read_split(own / "train"), [0.9]),
+            list_copies(read_split(own / "train"), [0.9]),
             FeatureSettings(),
             "speaker",
         )
@@ -312,7 +312,7 @@ def test_noisy_copies_take_the_alignment_of_their_originals(own: Path, tmp_path:
 @pytest.mark.parametrize("kind", ["ctm", "textgrid"])
 def test_alignments_go_out_and_come_back(corpus: Path, data: Path, tmp_path: Path, kind: str) -> None:
     given = open_prepared(data)
-    written = export(given, kind)
+    written = export_alignments(given, kind)
     if kind == "ctm":
         assert {path.name for path in written} == {f"{s}.{t}.ctm" for s in given.splits for t in ("phones", "words")}
         both = {**read_ctm(data / "export" / "train.phones.ctm"), **read_ctm(data / "export" / "dev.phones.ctm")}

@@ -11,20 +11,20 @@ import pytest
 import tones
 from roundelay.errors import DataError, SettingsError
 from roundelay.speech.decoding.beam_search import (
-    Best,
+    BestPath,
     Pruning,
     Weights,
     acoustic_scores,
+    add_word_penalty,
     best_path,
     check_fit,
     largest_input,
-    penalised,
-    sentences,
+    repeat_sentences,
 )
 from roundelay.speech.decoding.nbest import n_best
 from roundelay.speech.language import ngram
 from roundelay.speech.language.context_expansion import StateNetwork
-from roundelay.speech.language.decoding_graph import build, ctc, from_fst, to_fst
+from roundelay.speech.language.decoding_graph import build_ctc_graph, build_graph, from_fst, to_fst
 from roundelay.speech.language.lexicon import Lexicon
 
 Scores = npt.NDArray[np.float32]
@@ -135,12 +135,12 @@ def test_random_graphs_as_by_exhaustive_search(seed: int) -> None:
 @pytest.mark.parametrize("topology", ["hmm", "ctc"])
 @pytest.mark.parametrize("penalty", [0.0, 1.5, -1.0])
 def test_real_graphs_as_by_exhaustive_search(topology: str, penalty: float) -> None:
-    graph = build(LEXICON, model(), Monophones()) if topology == "hmm" else ctc(LEXICON, model())
+    graph = build_graph(LEXICON, model(), Monophones()) if topology == "hmm" else build_ctc_graph(LEXICON, model())
     outputs = largest_input(graph)
     network = from_fst(graph)
     for arcs in network.arcs:
         arcs[:] = [(label, word, cost + penalty * bool(word), target) for label, word, cost, target in arcs]
-    changed = penalised(graph, penalty, len(LEXICON.words))
+    changed = add_word_penalty(graph, penalty, len(LEXICON.words))
     rng = np.random.default_rng(1)
     for _ in range(5):
         scores = scores_of(rng, 40, outputs)
@@ -152,10 +152,11 @@ def test_real_graphs_as_by_exhaustive_search(topology: str, penalty: float) -> N
 
 
 def test_a_penalty_makes_fewer_words() -> None:
-    graph = build(LEXICON, model(), Monophones())
+    graph = build_graph(LEXICON, model(), Monophones())
     scores = scores_of(np.random.default_rng(3), 80, largest_input(graph))
     counts = [
-        len(best_path(penalised(graph, penalty, 4), scores, WIDE).words) for penalty in (-20.0, 0.0, 20.0, 1000.0)
+        len(best_path(add_word_penalty(graph, penalty, 4), scores, WIDE).words)
+        for penalty in (-20.0, 0.0, 20.0, 1000.0)
     ]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1]
@@ -163,13 +164,13 @@ def test_a_penalty_makes_fewer_words() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_several_sentences_as_by_exhaustive_search(seed: int) -> None:
-    graph = build(LEXICON, model(), Monophones())
+    graph = build_graph(LEXICON, model(), Monophones())
     network = from_fst(graph)
     for state, cost in network.finals.items():
         network.arcs[state].append((0, 0, cost + 0.1, 0))
     scores = scores_of(np.random.default_rng(seed), 60, largest_input(graph))
     cost, words = exhaustive(network, scores)
-    found = best_path(sentences(graph), scores, WIDE)
+    found = best_path(repeat_sentences(graph), scores, WIDE)
     assert found.cost == pytest.approx(cost, abs=2e-3)
     assert found.words == list(words)
     assert found.cost <= best_path(graph, scores, WIDE).cost + 1e-3, "one sentence is still possible"
@@ -188,7 +189,7 @@ def test_n_best_are_those_of_all_paths(seed: int) -> None:
 
 
 def test_the_first_of_n_best_is_the_best() -> None:
-    graph = build(LEXICON, model(), Monophones())
+    graph = build_graph(LEXICON, model(), Monophones())
     scores = scores_of(np.random.default_rng(4), 60, largest_input(graph))
     several, best = n_best(graph, scores, Pruning(beam=60.0), 4), best_path(graph, scores, WIDE)
     assert several[0].words == best.words
@@ -197,11 +198,11 @@ def test_the_first_of_n_best_is_the_best() -> None:
 
 
 def test_a_narrow_beam_still_gives_a_path() -> None:
-    graph = build(LEXICON, model(), Monophones())
+    graph = build_graph(LEXICON, model(), Monophones())
     scores = scores_of(np.random.default_rng(5), 4, largest_input(graph))  # too few frames for any word's end
     assert not best_path(graph, scores, Pruning(1.0, 10)).complete
-    assert best_path(graph, scores[:0], Pruning()) == Best([], 0.0, False)
-    assert n_best(graph, scores[:0], Pruning(), 3) == [Best([], 0.0, False)]
+    assert best_path(graph, scores[:0], Pruning()) == BestPath([], 0.0, False)
+    assert n_best(graph, scores[:0], Pruning(), 3) == [BestPath([], 0.0, False)]
 
 
 def test_priors_and_scale_are_applied() -> None:
@@ -213,7 +214,7 @@ def test_priors_and_scale_are_applied() -> None:
 
 
 def test_a_graph_that_does_not_fit_is_named() -> None:
-    graph = build(LEXICON, model(), Monophones())
+    graph = build_graph(LEXICON, model(), Monophones())
     check_fit(graph, Monophones.num_senones, "G")
     with pytest.raises(DataError, match="G: the graph needs 15 outputs and the model has 14"):
         check_fit(graph, 14, "G")

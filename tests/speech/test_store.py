@@ -10,7 +10,7 @@ import pytest
 
 from roundelay.errors import DataError
 from roundelay.files import read_json, replacing, write_json, write_text
-from roundelay.speech.features import array_store as stores
+from roundelay.speech.features import array_store
 from roundelay.speech.features.array_store import (
     ArrayStore,
     rewrite_shard,
@@ -31,7 +31,7 @@ def arrays(number: int = 7, dim: int = 3) -> Arrays:
 
 
 def test_round_trip_over_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "UTTERANCES_PER_SHARD", 3)
+    monkeypatch.setattr(array_store, "UTTERANCES_PER_SHARD", 3)
     data = arrays()
     store = write_store(tmp_path / "s", data.items(), dim=3)
     assert list(store) == list(data)
@@ -51,7 +51,7 @@ def test_round_trip_over_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("number", [0, 3, 6])
 def test_whole_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(stores, "UTTERANCES_PER_SHARD", 3)
+    monkeypatch.setattr(array_store, "UTTERANCES_PER_SHARD", 3)
     data = arrays(number)
     store = write_store(tmp_path / "s", data.items(), dim=3)
     assert len(store) == number
@@ -87,7 +87,7 @@ def test_released_pages_are_no_longer_ours(tmp_path: Path, monkeypatch: pytest.M
     store.release()
     assert mapped_kilobytes(tmp_path) == 0
     assert all(np.array_equal(views[name], data[name]) for name in data)
-    monkeypatch.setattr(stores, "_MAPPED_BYTES", 500_000)
+    monkeypatch.setattr(array_store, "_MAPPED_BYTES", 500_000)
     store.release()
     for name in store:
         store[name].sum()

@@ -17,7 +17,7 @@ import tones
 from roundelay.errors import DataError
 from roundelay.speech.features.array_store import shard_name, write_store
 from roundelay.speech.language.lexicon import Lexicon
-from roundelay.speech.preparation.data_summary import check, lines, phone_durations, picture
+from roundelay.speech.preparation.data_summary import check_prepared, draw_utterance, phone_durations, summary_lines
 from roundelay.speech.preparation.pipeline import open_prepared, prepare
 from roundelay.speech.preparation.utterance_picture import Picture, colours, draw, png
 
@@ -41,7 +41,7 @@ def data(prepared: Path, tmp_path: Path) -> Path:
 
 
 def test_summary_counts(prepared: Path) -> None:
-    report = check(prepared)
+    report = check_prepared(prepared)
     train, dev = report["splits"]["train"], report["splits"]["dev"]
     assert (train["utterances"], train["speakers"], train["words"]) == (8, 2, 24)
     assert train["hours"] == pytest.approx(train["frames"] / 360_000, abs=1e-4)
@@ -53,7 +53,7 @@ def test_summary_counts(prepared: Path) -> None:
     durations = report["phone_durations"]
     assert 60 < durations["AA"]["mean_ms"] < 250
     assert sum(phone["count"] for phone in durations.values()) > 60
-    text = "\n".join(lines(report))
+    text = "\n".join(summary_lines(report))
     assert "dev: 1 silent: dev1-u01" in text
     assert re.search(r"^train +8 +0\.\d+ +2 +24 +8 +0$", text, re.MULTILINE)
 
@@ -74,7 +74,7 @@ def test_spoilt_data_are_found(data: Path) -> None:
     content[100] ^= 255
     shard.write_bytes(content)
     (data / "alignments" / "dev" / "senones" / shard_name(0)).write_bytes(b"")
-    problems = check(data)["problems"]
+    problems = check_prepared(data)["problems"]
     assert any("features/train/shard-00000.raw: its checksum" in problem for problem in problems)
     assert any("alignments/dev/senones/shard-00000.raw: 0 bytes" in problem for problem in problems)
 
@@ -84,20 +84,20 @@ def test_an_alignment_that_does_not_fit_is_found(data: Path) -> None:
     name = given.utterances("dev")[0].id
     length = len(given.features("dev")[name])
     write_store(data / "alignments" / "dev" / "senones", [(name, np.zeros(3))], dim=0, dtype="int32")
-    assert f"dev: {name} has an alignment that does not fit its features" in check(data)["problems"]
+    assert f"dev: {name} has an alignment that does not fit its features" in check_prepared(data)["problems"]
     write_store(data / "alignments" / "dev" / "senones", [(name, np.full(length, 999))], dim=0, dtype="int32")
-    assert f"dev: {name} has senones beyond {given.num_senones}" in check(data)["problems"]
+    assert f"dev: {name} has senones beyond {given.num_senones}" in check_prepared(data)["problems"]
 
 
 def test_a_folder_without_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no prepared data there"):
-        check(tmp_path)
+        check_prepared(tmp_path)
 
 
 def test_picture_shows_the_words_and_stands_alone(prepared: Path) -> None:
     given = open_prepared(prepared)
     utterance = given.utterances("train")[0]
-    text = picture(given, "train", utterance.id)
+    text = draw_utterance(given, "train", utterance.id)
     root = ET.fromstring(text)
     shown = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert f"{utterance.id}: {' '.join(utterance.words)}" in shown
@@ -108,7 +108,7 @@ def test_picture_shows_the_words_and_stands_alone(prepared: Path) -> None:
     assert len(titles) == len(given.phones("train")[utterance.id]) + len(utterance.words)
     assert (prepared / "picture.svg").read_text().startswith("<svg")
     with pytest.raises(DataError, match="train has no utterance 'nobody'"):
-        picture(given, "train", "nobody")
+        draw_utterance(given, "train", "nobody")
 
 
 def test_picture_escapes_and_survives_nothing() -> None:

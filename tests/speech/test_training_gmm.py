@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.gmm.alignment import Alignments, SegmentAgreement, compare
+from roundelay.speech.gmm.alignment import Alignments, SegmentAgreement, compare_segments
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.front_end import FrontEnd
 from roundelay.speech.gmm.gmm_training import GmmSettings, equal_alignment, train_gmm
-from roundelay.speech.gmm.hmm_gmm import HmmGmm, Words
+from roundelay.speech.gmm.hmm_gmm import HmmGmm, ModelLexicon
 
 NAMES = ["sil", "a", "e", "i", "o", "u"]
 SETTINGS = GmmSettings(
@@ -28,7 +28,9 @@ SETTINGS = GmmSettings(
 )
 
 
-LEXICON = Words(NAMES, {"AE": [("a", "e")], "IO": [("i", "o"), ("i", "u")], "U": [("u",)], "EA": [("e", "a", "i")]})
+LEXICON = ModelLexicon(
+    NAMES, {"AE": [("a", "e")], "IO": [("i", "o"), ("i", "u")], "U": [("u",)], "EA": [("e", "a", "i")]}
+)
 
 
 @dataclass
@@ -76,7 +78,7 @@ def trained(adapt: bool = False) -> HmmGmm:
 
 
 def agreement(alignments: Alignments, data: Speech) -> SegmentAgreement:
-    return sum((compare(alignments.segments(u), data.truth[u]) for u in alignments), SegmentAgreement())
+    return sum((compare_segments(alignments.segments(u), data.truth[u]) for u in alignments), SegmentAgreement())
 
 
 @pytest.mark.parametrize("adapt", [False, True])
@@ -310,7 +312,7 @@ def test_an4_agrees_with_the_alignments_of_its_pack(corpora: Path) -> None:
     alignments = model.align(features, text, speakers)
     assert not alignments.failures
     shipped = _shipped(folder)
-    total = sum((compare(alignments.segments(u), shipped[u]) for u in alignments), SegmentAgreement())
+    total = sum((compare_segments(alignments.segments(u), shipped[u]) for u in alignments), SegmentAgreement())
     assert total.frame_share > 0.82
 
 

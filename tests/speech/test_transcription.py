@@ -13,7 +13,15 @@ import decodable
 import tones
 from roundelay.errors import DataError, SettingsError
 from roundelay.speech.decoding.split_decoding import DecodeSettings
-from roundelay.speech.decoding.transcription import Transcript, Windows, Word, find_audio, join, meeting, transcribe
+from roundelay.speech.decoding.transcription import (
+    Transcript,
+    Windows,
+    Word,
+    find_audio,
+    find_joint,
+    join_windows,
+    transcribe,
+)
 
 FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 
@@ -40,18 +48,18 @@ def test_windows_that_make_no_sense_are_refused() -> None:
 
 def test_two_windows_meet_in_the_longest_pause() -> None:
     said = words(("A", 8.0, 9.0), ("B", 9.2, 9.5), ("C", 10.5, 11.0))
-    assert meeting(said, 8.0, 12.0) == pytest.approx(10.0)
-    assert meeting([], 8.0, 12.0) == pytest.approx(10.0)
-    assert meeting(words(("A", 7.0, 13.0)), 8.0, 12.0) == pytest.approx(10.0), "half-way where there is none"
-    assert meeting(words(("A", 8.0, 10.0), ("A", 8.1, 10.2)), 8.0, 12.0) == pytest.approx(11.1)
+    assert find_joint(said, 8.0, 12.0) == pytest.approx(10.0)
+    assert find_joint([], 8.0, 12.0) == pytest.approx(10.0)
+    assert find_joint(words(("A", 7.0, 13.0)), 8.0, 12.0) == pytest.approx(10.0), "half-way where there is none"
+    assert find_joint(words(("A", 8.0, 10.0), ("A", 8.1, 10.2)), 8.0, 12.0) == pytest.approx(11.1)
 
 
 def test_words_of_the_overlap_come_once() -> None:
     first = words(("A", 1.0, 1.5), ("B", 8.5, 9.0), ("C", 9.2, 9.9))
     second = words(("B", 8.5, 9.0), ("C", 9.2, 9.9), ("D", 12.0, 12.5))
-    joined = join([first, second], [(0.0, 10.0), (8.0, 18.0)])
+    joined = join_windows([first, second], [(0.0, 10.0), (8.0, 18.0)])
     assert [word.word for word in joined] == ["A", "B", "C", "D"]
-    assert join([first], [(0.0, 10.0)]) == first
+    assert join_windows([first], [(0.0, 10.0)]) == first
 
 
 def test_lines_end_at_pauses() -> None:

@@ -8,7 +8,14 @@ import pytest
 from roundelay.errors import DataError
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.gaussian_mixtures import Gmm, accumulate, update
-from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, collect_mllt, lda, mllt, mllt_objective
+from roundelay.speech.gmm.lda_mllt import (
+    MlltStatistics,
+    Scatter,
+    collect_mllt,
+    estimate_lda,
+    estimate_mllt,
+    mllt_objective,
+)
 
 
 def classes(seed: int = 0, frames: int = 3000) -> tuple[Array, Array]:
@@ -36,7 +43,7 @@ def test_lda_solves_the_generalised_eigenproblem() -> None:
     frames, labels = classes()
     scatter = Scatter.collect(frames, labels, 5)
     within, between = scatter.covariances()
-    rows = lda(scatter, 4)
+    rows = estimate_lda(scatter, 4)
     assert np.allclose(rows @ within @ rows.T, np.eye(4), atol=1e-4)
     values = np.diag(rows @ between @ rows.T)
     for value, row in zip(values, rows, strict=True):
@@ -48,7 +55,7 @@ def test_lda_solves_the_generalised_eigenproblem() -> None:
 
 def test_lda_keeps_the_two_directions_that_matter() -> None:
     frames, labels = classes()
-    rows = lda(Scatter.collect(frames, labels, 5), 8)
+    rows = estimate_lda(Scatter.collect(frames, labels, 5), 8)
     projected = frames @ rows.T
     ratio = np.array([np.var([x[labels == c].mean() for c in range(5)]) for x in projected.T])
     assert ratio[:2].min() > 50 * ratio[2:].max()
@@ -56,7 +63,7 @@ def test_lda_keeps_the_two_directions_that_matter() -> None:
 
 def test_lda_cannot_keep_more_than_there_is() -> None:
     with pytest.raises(DataError, match="9 features cannot be kept of 8"):
-        lda(Scatter.collect(*classes(), 5), 9)
+        estimate_lda(Scatter.collect(*classes(), 5), 9)
 
 
 def correlated(seed: int = 0, frames: int = 6000) -> tuple[Array, Array, Array]:
@@ -104,10 +111,10 @@ def test_mllt_raises_its_objective_and_the_likelihood() -> None:
     gmm = fitted(frames, labels)
     before = accumulate(gmm, frames, labels).log_likelihood
     statistics = collect_mllt(gmm, frames, labels)
-    values = [mllt_objective(statistics, mllt(statistics, n)) for n in (0, 1, 2, 5, 20)]
+    values = [mllt_objective(statistics, estimate_mllt(statistics, n)) for n in (0, 1, 2, 5, 20)]
     assert values == sorted(values)
     assert values[-1] > values[0] + 100
-    a = mllt(statistics)
+    a = estimate_mllt(statistics)
     turned = frames @ a.T
     after = accumulate(fitted(turned, labels), turned, labels).log_likelihood + len(frames) * np.linalg.slogdet(a)[1]
     assert after > before + 100
@@ -118,7 +125,7 @@ def test_repeated_mllt_recovers_the_hidden_space() -> None:
     total = np.eye(3)
     for _ in range(30):
         turned = frames @ total.T
-        total = mllt(collect_mllt(fitted(turned, labels), turned, labels)) @ total
+        total = estimate_mllt(collect_mllt(fitted(turned, labels), turned, labels)) @ total
     product = np.abs(total @ mix)  # a scaled permutation where the hidden axes are found again
     ordered = np.sort(product, axis=1)
     assert (ordered[:, -1] > 8 * ordered[:, -2]).all()
@@ -140,7 +147,7 @@ def test_mllt_then_estimation_raises_the_likelihood_of_mixtures() -> None:
     for _ in range(5):
         gmm = update(gmm, accumulate(gmm, frames, labels), np.full(3, 1e-6))
     before = accumulate(gmm, frames, labels).log_likelihood
-    a = mllt(collect_mllt(gmm, frames, labels))
+    a = estimate_mllt(collect_mllt(gmm, frames, labels))
     turned = Gmm(gmm.counts, gmm.weights, gmm.means @ a.T, gmm.variances)
     after = accumulate(turned, frames @ a.T, labels).log_likelihood + len(frames) * np.linalg.slogdet(a)[1]
     assert after > before

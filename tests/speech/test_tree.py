@@ -55,7 +55,7 @@ def test_statistics_merge_to_the_whole() -> None:
     )
     assert np.array_equal(whole.keys, parts.keys)
     assert np.allclose(whole.moments, parts.moments)
-    lefts, rights, moments = whole.of_state(3, 1)
+    lefts, rights, moments = whole.select_state(3, 1)
     own = (contexts[:, 1] == 3) & (contexts[:, 3] == 1)
     assert moments[:, 0].sum() == own.sum()
     assert set(zip(lefts.tolist(), rights.tolist(), strict=True)) == {(l, r) for l, _, r, _ in contexts[own].tolist()}
@@ -65,7 +65,7 @@ def test_best_split_is_the_best_of_all_by_direct_computation() -> None:
     contexts, frames = data()
     statistics = TreeStatistics.collect(PHONES, contexts, frames)
     questions = np.array([[bool(i >> p & 1) for p in range(PHONES)] for i in range(1, 2**PHONES - 1)])
-    split = best_split(*statistics.of_state(4, 2), questions, 5.0)
+    split = best_split(*statistics.select_state(4, 2), questions, 5.0)
     own = (contexts[:, 1] == 4) & (contexts[:, 3] == 2)
     best = -np.inf
     for side, question in itertools.product((0, 2), questions):
@@ -82,7 +82,7 @@ def test_best_split_is_the_best_of_all_by_direct_computation() -> None:
 def test_no_split_leaves_too_few_frames() -> None:
     contexts, frames = data(frames=300)
     statistics = TreeStatistics.collect(PHONES, contexts, frames)
-    assert best_split(*statistics.of_state(4, 2), find_questions(statistics), 1000.0) is None
+    assert best_split(*statistics.select_state(4, 2), find_questions(statistics), 1000.0) is None
 
 
 def test_questions_find_phones_that_sound_alike() -> None:

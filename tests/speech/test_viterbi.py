@@ -14,13 +14,15 @@ from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import Tree, TreeStatistics
 from roundelay.speech.gmm.hmm import GraphBuilder, Pronunciations, Spelling, UtteranceHmm
-from roundelay.speech.gmm.hmm_gmm import Words
+from roundelay.speech.gmm.hmm_gmm import ModelLexicon
 from roundelay.speech.gmm.viterbi import Transitions, search
 
 PHONES = 5
 
 
-LEXICON = Words(["sil", "a", "b", "c", "d"], {"ab": [("a", "b")], "c": [("c",), ("d", "c")], "a": [("a",)], "none": []})
+LEXICON = ModelLexicon(
+    ["sil", "a", "b", "c", "d"], {"ab": [("a", "b")], "c": [("c",), ("d", "c")], "a": [("a",)], "none": []}
+)
 
 
 def triphone_tree(seed: int = 0) -> Tree:
@@ -93,7 +95,7 @@ def test_best_path_is_the_best_of_all_paths(words: list[str], seed: int) -> None
     assert path is not None
     expected, senones, phones = enumerate_best(transcript, tree, scores, moves)
     assert path.score == pytest.approx(expected, abs=1e-3)
-    alignment = Alignment.of_path(graph, path)
+    alignment = Alignment.from_path(graph, path)
     assert alignment.senones.tolist() == senones
     assert alignment.phones.tolist() == phones
 
@@ -122,7 +124,7 @@ def test_batches_give_what_single_searches_give(monkeypatch: pytest.MonkeyPatch)
 def test_too_few_frames_give_no_path_and_say_how_many_are_needed() -> None:
     tree = Tree.monophone(PHONES)
     graph = GraphBuilder(tree)(Spelling(LEXICON)("u", ["ab", "c"]))
-    assert graph.shortest() == 9
+    assert graph.min_frames() == 9
     flat = Transitions.flat(tree.num_senones)
     scores = np.zeros((len(graph.senones), 9), np.float32)
     assert search([graph], [scores[:, :8]], flat) == [None]
@@ -137,7 +139,7 @@ def test_words_of_a_path_are_their_positions() -> None:
         0
     ]
     assert path is not None
-    alignment = Alignment.of_path(graph, path)
+    alignment = Alignment.from_path(graph, path)
     spoken = alignment.words[alignment.phones != 0]
     assert sorted(set(spoken.tolist())) == [0, 1, 2]
     assert (np.diff(spoken) >= 0).all()
@@ -169,7 +171,7 @@ def test_word_without_pronunciation_names_utterance_and_word() -> None:
 
 def test_unknown_phone_in_the_lexicon_is_named() -> None:
     with pytest.raises(DataError, match="'ax' has the unknown phone 'x'"):
-        Spelling(Words(["sil", "a"], {"ax": [("a", "x")]}))
+        Spelling(ModelLexicon(["sil", "a"], {"ax": [("a", "x")]}))
 
 
 def test_transitions_are_probabilities() -> None:

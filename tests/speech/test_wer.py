@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.decoding.word_error_rate import Scored, Wer, compare_wer
+from roundelay.speech.decoding.word_error_rate import ScoredUtterance, Wer, compare_wer
 
 
 def test_errors_are_told_apart() -> None:
-    scored = Scored.of("u", ["A", "B", "C", "D"], ["A", "X", "C", "D", "E"])
+    scored = ScoredUtterance.from_words("u", ["A", "B", "C", "D"], ["A", "X", "C", "D", "E"])
     assert (scored.substitutions, scored.insertions, scored.deletions) == (1, 1, 0)
     assert (scored.errors, scored.words) == (2, 4)
-    assert Scored.of("u", ["A", "B"], []).deletions == 2
+    assert ScoredUtterance.from_words("u", ["A", "B"], []).deletions == 2
 
 
 def brute_force(reference: list[int], hypothesis: list[int]) -> int:
@@ -33,25 +33,27 @@ def test_errors_are_the_fewest() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         one, other = (rng.integers(4, size=rng.integers(9)).tolist() for _ in range(2))
-        assert Scored.of("u", [str(x) for x in one], [str(x) for x in other]).errors == brute_force(one, other)
+        assert ScoredUtterance.from_words("u", [str(x) for x in one], [str(x) for x in other]).errors == brute_force(
+            one, other
+        )
 
 
 def test_the_rate_counts_words_not_utterances() -> None:
-    wer = Wer.of({"a": ["X"] * 9, "b": ["Y"]}, {"a": ["X"] * 9, "b": ["Z"]})
+    wer = Wer.from_words({"a": ["X"] * 9, "b": ["Y"]}, {"a": ["X"] * 9, "b": ["Z"]})
     assert wer.wer == pytest.approx(10.0)
     assert wer.describe()["substitutions"] == 1
-    assert Wer.of({"a": ["X"]}, {"a": ["X", "X", "X"]}).wer == pytest.approx(200.0)
+    assert Wer.from_words({"a": ["X"]}, {"a": ["X", "X", "X"]}).wer == pytest.approx(200.0)
 
 
 def test_an_utterance_without_hypothesis_counts() -> None:
-    assert Wer.of({"a": ["X", "Y"], "b": ["X", "Y"]}, {"a": ["X", "Y"]}).describe()["deletions"] == 2
+    assert Wer.from_words({"a": ["X", "Y"], "b": ["X", "Y"]}, {"a": ["X", "Y"]}).describe()["deletions"] == 2
 
 
 def test_what_cannot_be_scored_is_named() -> None:
     with pytest.raises(DataError, match="utterance 'b' was recognised but has no transcript"):
-        Wer.of({"a": ["X"]}, {"a": ["X"], "b": ["Y"]})
+        Wer.from_words({"a": ["X"]}, {"a": ["X"], "b": ["Y"]})
     with pytest.raises(DataError, match="no word in the transcripts of 1 utterances"):
-        Wer.of({"a": []}, {"a": ["X"]})
+        Wer.from_words({"a": []}, {"a": ["X"]})
 
 
 def system(rate: float, seed: int, count: int = 200, shared: int | None = None) -> Wer:
@@ -59,7 +61,7 @@ def system(rate: float, seed: int, count: int = 200, shared: int | None = None) 
     own = np.random.default_rng(seed)
     common = np.random.default_rng(shared) if shared is not None else own
     rows = [[("X" if common.random() < rate or own.random() < 0.01 else "W") for _ in range(6)] for _ in range(count)]
-    return Wer.of({f"u{i}": ["W"] * 6 for i in range(count)}, {f"u{i}": row for i, row in enumerate(rows)})
+    return Wer.from_words({f"u{i}": ["W"] * 6 for i in range(count)}, {f"u{i}": row for i, row in enumerate(rows)})
 
 
 def test_the_interval_is_that_of_kaldialign() -> None:
@@ -97,7 +99,7 @@ def test_a_large_difference_is_significant_and_has_its_sign() -> None:
 
 def test_pairs_tell_more_than_two_intervals() -> None:
     one = system(0.1, 1, shared=7)
-    better = Wer.of(
+    better = Wer.from_words(
         {s.utterance: s.reference for s in one.utterances},
         {s.utterance: s.reference if i % 5 == 0 else s.hypothesis for i, s in enumerate(one.utterances)},
     )
@@ -112,11 +114,11 @@ def test_chance_is_called_significant_about_one_time_in_twenty() -> None:
 
 
 def test_other_utterances_or_transcripts_are_refused() -> None:
-    one = Wer.of({"a": ["X"], "b": ["Y"]}, {})
+    one = Wer.from_words({"a": ["X"], "b": ["Y"]}, {})
     with pytest.raises(DataError, match="only one of the two has utterance 'b'"):
-        compare_wer(one, Wer.of({"a": ["X"]}, {}))
+        compare_wer(one, Wer.from_words({"a": ["X"]}, {}))
     with pytest.raises(DataError, match="utterance 'b' has another transcript in each"):
-        compare_wer(one, Wer.of({"a": ["X"], "b": ["Z"]}, {}))
+        compare_wer(one, Wer.from_words({"a": ["X"], "b": ["Z"]}, {}))
 
 
 def test_what_was_scored_can_be_read_again(tmp_path: Path) -> None:

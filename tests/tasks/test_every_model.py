@@ -15,7 +15,7 @@ from roundelay.experiment.execution import train_simulated
 from roundelay.experiment.settings import BatchSettings, BudgetSettings, Experiment
 from roundelay.models import MODELS
 from roundelay.runs.run_folder import RunFolder
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.strategies import STRATEGIES
 from roundelay.task import evaluate
 from roundelay.training.loop import Training
@@ -84,7 +84,7 @@ COVERING = list(zip(STRATEGIES, itertools.cycle(MODELS), strict=False))
 def test_on_two_processes(strategy: str, model: str, toned: str, tmp_path: Path) -> None:
     what = experiment(toned, model, strategy, 2)
     settings = {"experiment": what.plain(), "folder": str(tmp_path), "minibatches": MINIBATCHES}
-    launch.run(
+    launcher.run(
         "roundelay.experiment.execution:train_learner", settings,
         size=what.learners + what.strategy.servers, folder=tmp_path,
     )  # fmt: skip

@@ -55,7 +55,7 @@ def list_corpora(*, as_json: bool) -> None:
         _print_json({"corpora": [_described(corpus) for corpus in found]})
         return
     for corpus in found:
-        ways = "synth" if corpus.bring is None else "fetch, import" if corpus.parts else "import"
+        ways = "synth" if corpus.import_splits is None else "fetch, import" if corpus.parts else "import"
         click.echo(f"{corpus.name:12} {ways:14} {corpus.summary}  [{corpus.licence}]")
 
 
@@ -64,7 +64,7 @@ def _described(corpus: Corpus) -> dict[str, Any]:
         "name": corpus.name,
         "summary": corpus.summary,
         "licence": corpus.licence,
-        "import": corpus.bring is not None,
+        "import": corpus.import_splits is not None,
         "parts": {part: {"url": d.url, "sha256": d.sha256} for part, d in corpus.parts.items()},
     }
 
@@ -82,11 +82,11 @@ def synth(*, hours: float, seed: int, out: Path, jobs: int, as_json: bool) -> No
     roundelay corpus synth --hours 0.2 --out corpora/small
     roundelay corpus synth --hours 20 --seed 7 --jobs 8 --out corpora/large
     """  # noqa: D301
-    from roundelay.corpora.synthetic import generator as synthetic
+    from roundelay.corpora.synthetic import generator
 
     with _bar("speaking") as tick:
-        synthetic.make(out, hours=hours, seed=seed, jobs=jobs, progress=tick)
-    made = json.loads((out / synthetic.MARKER).read_text())
+        generator.make_corpus(out, hours=hours, seed=seed, jobs=jobs, progress=tick)
+    made = json.loads((out / generator.MARKER).read_text())
     if as_json:
         _print_json({"folder": str(out), **made})
         return
@@ -125,8 +125,8 @@ def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, a
     roundelay corpus fetch yesno --out corpora/yesno
     roundelay corpus fetch librispeech --part dev-clean --mirror https://us.openslr.org/resources/12 --out corpora/ls
     """  # noqa: D301
-    from roundelay.corpora import download as fetching
     from roundelay.corpora.archive import unpack
+    from roundelay.corpora.download import download_file
 
     corpus = corpora.load(name)
     for part in _wanted(corpus, parts):
@@ -134,7 +134,7 @@ def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, a
         if mirror:
             download = Download(f"{mirror.rstrip('/')}/{download.url.rpartition('/')[2]}", download.sha256)
         with _bar(f"fetching {part}") as tick:
-            archive = fetching.fetch(download, out / "archives", tick)
+            archive = download_file(download, out / "archives", tick)
         if not (out / "original" / part).is_dir():
             (out / MARKER).unlink(missing_ok=True)  # a new part: the import is to be done again
             with _bar(f"unpacking {part}") as _:
@@ -166,10 +166,10 @@ def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None
     if (folder / "prepared.json").is_file():
         _check_prepared(folder, as_json=as_json)
         return
-    from roundelay.corpora.inspection import check as look_over
+    from roundelay.corpora.inspection import inspect_corpus
 
     with _bar("checking") as tick:
-        report = look_over(folder, headers_only=headers_only, jobs=jobs, progress=tick)
+        report = inspect_corpus(folder, headers_only=headers_only, jobs=jobs, progress=tick)
     if as_json:
         _print_json({"folder": str(folder), **report.as_json()})
     else:
@@ -186,14 +186,14 @@ def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None
 
 
 def _check_prepared(folder: Path, *, as_json: bool) -> None:
-    from roundelay.speech.preparation import data_summary as summary
+    from roundelay.speech.preparation import data_summary
 
-    found = summary.check(folder)
+    found = data_summary.check_prepared(folder)
     problems = found["problems"]
     if as_json:
         _print_json(found)
     else:
-        click.echo("\n".join(summary.lines(found)))
+        click.echo("\n".join(data_summary.summary_lines(found)))
     _complain("warning", problems)
     # what the preparation noted itself (silent, clipped, not aligned) is no damage
     noted = sum(len(part[kind]) for part in found["splits"].values() for kind in ("failed", "silent", "clipped"))
@@ -209,9 +209,9 @@ def _complain(kind: str, lines: list[str]) -> None:
 
 
 def _report_splits(out: Path, *, as_json: bool) -> None:
-    from roundelay.corpora.data_directory import read_split, splits
+    from roundelay.corpora.data_directory import find_splits, read_split
 
-    found = {name: read_split(path) for name, path in splits(out).items()}
+    found = {name: read_split(path) for name, path in find_splits(out).items()}
     counts = {n: {"utterances": len(us), "speakers": len({u.speaker for u in us})} for n, us in found.items()}
     if as_json:
         _print_json({"folder": str(out), "splits": counts})

@@ -80,13 +80,13 @@ def _told(compared: Path) -> dict[str, Any]:
 
 def _by_noise(compared: Path) -> dict[str, float]:
     """Return the word error rates of one learner by how noisy its speech was, the cleanest first."""
-    from roundelay.speech.decoding.word_error_rate import UTTERANCES, Scored, Wer
+    from roundelay.speech.decoding.word_error_rate import UTTERANCES, ScoredUtterance, Wer
 
     alone = [
         path for path in sorted(compared.glob("runs/*/cell.json")) if json.loads(path.read_text())["learners"] == 1
     ]
     decoded = [found for path in alone for found in path.parent.glob(f"decode/*/{UTTERANCES}")]
-    levels: dict[str, list[Scored]] = {}
+    levels: dict[str, list[ScoredUtterance]] = {}
     for scored in Wer.load(decoded[0]).utterances if decoded else ():
         _, noisy, decibels = scored.utterance.rpartition("-snr")
         levels.setdefault(f"{int(decibels)} dB" if noisy else "clean", []).append(scored)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from roundelay.cli.progress_bars import bars
 
 _FILE = click.Path(path_type=Path, exists=True)
 
@@ -82,29 +78,30 @@ Examples:
 @click.option("--order", default=2, show_default=True, type=click.IntRange(1), help="Of the counted language model.")
 @click.option("--smoothing", default="kneser-ney", show_default=True, type=click.Choice(["kneser-ney", "witten-bell"]))
 @click.option("--ctc", is_flag=True, help="Make graphs of the CTC topology too.")
-@click.option("--export-alignments", type=click.Choice(["ctm", "textgrid"]), multiple=True, help="Write these too.")
+@click.option(
+    "--export-alignments", "exports", type=click.Choice(["ctm", "textgrid"]), multiple=True,
+    help="Also write the alignments in this format.",
+)  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=int)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def command(
-    *, corpus: Path, out: Path, jobs: int, export_alignments: tuple[str, ...], as_json: bool, **options: Any
-) -> None:
+def command(*, corpus: Path, out: Path, jobs: int, exports: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Prepare CORPUS: features, lexicon, aligned HMM states and decoding graphs.
 
     CORPUS is a folder in the layout that `roundelay corpus` makes: train, dev and test with wav.scp, text and utt2spk.
     Stages that were done before from the same files and settings are not done again.
     """
-    from roundelay.speech.preparation.alignment_export import export
-    from roundelay.speech.preparation.data_summary import lines
+    from roundelay.speech.preparation.alignment_export import export_alignments
+    from roundelay.speech.preparation.data_summary import summary_lines
     from roundelay.speech.preparation.pipeline import prepare
 
-    with _bars() as progress:
+    with bars() as progress:
         outcome = prepare(corpus, out, _settings(options), jobs=jobs, progress=progress)
-    written = [str(path) for kind in export_alignments for path in export(outcome.data, kind)]
+    written = [str(path) for kind in exports for path in export_alignments(outcome.data, kind)]
     if as_json:
         done = {"out": str(out), "done": outcome.done, "digest": outcome.data.digest, "exported": written}
         click.echo(json.dumps(done | {"summary": outcome.summary}, ensure_ascii=False))
         return
-    click.echo("\n".join(lines(outcome.summary)))
+    click.echo("\n".join(summary_lines(outcome.summary)))
     click.echo(f"{out}: {'done: ' + ', '.join(outcome.done) if outcome.done else 'nothing to do'}")
 
 
@@ -139,21 +136,3 @@ def _settings(options: dict[str, Any]) -> Any:
         language=LanguageSettings(options["arpa"], options["order"], options["smoothing"], options["ctc"]),
         ivectors=ivectors,
     )
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Any]:
-    """Show a bar for each stage on a terminal; elsewhere the log tells how far it is."""
-    shown = sys.stderr.isatty()
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    if shown:
-        logging.getLogger("roundelay.speech").setLevel(logging.WARNING)
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        yield progress

@@ -16,7 +16,7 @@ from pathlib import Path
 from roundelay.corpora import kaldi_dir
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus, Download
-from roundelay.corpora.splits import by_speaker, write_splits
+from roundelay.corpora.splits import divide_by_speaker, write_splits
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_lines, write_text
 
@@ -24,14 +24,14 @@ _TRANSCRIPT = re.compile(r"^(.*)\(([^()\s]+)\)$")
 _SUFFIXES = (".sph", ".wav", ".flac")
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import the original layout, or a pack that is in our layout already."""
     root = next((path.parent.parent for path in sorted(source.rglob("etc/an4_train.fileids"))), None)
     if root is None:
         if (source / "train" / "wav.scp").is_file():
-            return kaldi_dir.bring(source, out)
+            return kaldi_dir.import_splits(source, out)
         raise DataError(f"{source}: not AN4: there is no etc/an4_train.fileids in it")
-    divided = by_speaker(_part(root, "train"), {"train": 0.9, "dev": 0.1})
+    divided = divide_by_speaker(_part(root, "train"), {"train": 0.9, "dev": 0.1})
     if (root / "etc" / "an4_test.fileids").is_file():
         divided["test"] = _part(root, "test")
     write_splits(out, divided)
@@ -81,7 +81,7 @@ CORPUS = Corpus(
     name="an4",
     summary="spelled words, numbers, dates and short commands; 84 speakers, 0.9 h",
     licence="BSD-like (Carnegie Mellon University)",
-    bring=bring,
+    import_splits=import_splits,
     # the archive of a commit: its content is fixed, its bytes may change with the compressor that the host uses
     parts={"all": Download(f"https://github.com/cmusphinx/an4/archive/{_COMMIT}.tar.gz")},
     default_parts=("all",),

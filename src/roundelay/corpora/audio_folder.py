@@ -12,8 +12,8 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus
-from roundelay.corpora.kaldi_dir import bring_language
-from roundelay.corpora.splits import by_speaker, split_of, utterance_id, write_splits
+from roundelay.corpora.kaldi_dir import copy_language
+from roundelay.corpora.splits import divide_by_speaker, split_name, utterance_id, write_splits
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_lines
 
@@ -22,7 +22,7 @@ _COLUMNS = ("path", "text", "speaker", "split")
 _AUDIO = {".wav", ".flac", ".ogg", ".mp3", ".sph"}
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import the files that the table names."""
     divided: dict[str, list[Utterance]] = {}
     seen: dict[Path, int] = {}
@@ -34,14 +34,14 @@ def bring(source: Path, out: Path) -> None:
         if audio.resolve() in seen:
             raise DataError(f"{where}: {row['path']} is already in line {seen[audio.resolve()]}")
         seen[audio.resolve()] = number
-        divided.setdefault(split_of(row.get("split", "")), []).append(_utterance(row, audio, where))
+        divided.setdefault(split_name(row.get("split", "")), []).append(_utterance(row, audio, where))
     _check_all_told(source, set(seen))
     if not divided:
         raise DataError(f"{source / TABLE}: no lines in it")
     if "" in divided and len(divided) > 1:
         raise DataError(f"{source / TABLE}: {divided[''][0].audio.name} has no split and others have one")
-    write_splits(out, by_speaker(divided[""]) if "" in divided else divided)
-    bring_language(source, out)
+    write_splits(out, divide_by_speaker(divided[""]) if "" in divided else divided)
+    copy_language(source, out)
 
 
 def _rows(table: Path) -> list[tuple[int, dict[str, str]]]:
@@ -80,5 +80,5 @@ CORPUS = Corpus(
     name="folder",
     summary=f"a folder of audio with a table, {TABLE}",
     licence="its own",
-    bring=bring,
+    import_splits=import_splits,
 )

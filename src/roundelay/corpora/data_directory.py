@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundelay.corpora import wav_scp as pipes
+from roundelay.corpora import wav_scp
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_numbered, read_table, write_table
 
@@ -46,7 +46,7 @@ class Utterance:
     end: float | None = None
 
 
-def splits(folder: Path) -> dict[str, Path]:
+def find_splits(folder: Path) -> dict[str, Path]:
     """Find the splits of a corpus, train, dev and test first; a folder that is itself one split is ``all``."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -84,16 +84,16 @@ def _utterance(folder: Path, name: str, segment: Utterance, words: str, speaker:
     return Utterance(name, segment.audio, speaker, tuple(words.split()), segment.channel, segment.begin, segment.end)
 
 
-def _recordings(folder: Path) -> dict[str, pipes.Source]:
+def _recordings(folder: Path) -> dict[str, wav_scp.Source]:
     """Read ``wav.scp`` with each path found on the disk."""
     scp = folder / "wav.scp"
-    found: dict[str, pipes.Source] = {}
+    found: dict[str, wav_scp.Source] = {}
     for name, (entry, number) in read_numbered(scp).items():
-        source = pipes.parse(entry, f"{scp}:{number}")
+        source = wav_scp.parse(entry, f"{scp}:{number}")
         path = _find(folder, source.path)
         if path is None:
             raise DataError(f"{scp}:{number}: the audio of {name!r} is not there: {source.path}")
-        found[name] = pipes.Source(path, source.channel)
+        found[name] = wav_scp.Source(path, source.channel)
     if not found:
         raise DataError(f"{scp}: no recordings in it")
     return found
@@ -106,7 +106,7 @@ def _find(folder: Path, path: Path) -> Path | None:
     return next((candidate for candidate in candidates if os.path.isfile(candidate)), None)
 
 
-def _segments(folder: Path, recordings: dict[str, pipes.Source]) -> dict[str, Utterance]:
+def _segments(folder: Path, recordings: dict[str, wav_scp.Source]) -> dict[str, Utterance]:
     """Give each utterance its audio, channel and times; words and speaker are still to come."""
     table = folder / "segments"
     if not table.is_file():

@@ -30,7 +30,7 @@ Progress = Callable[[int, int | None], None]
 """Called with the bytes that are there and, where known, all of them."""
 
 
-def fetch(download: Download, folder: Path, progress: Progress | None = None) -> Path:
+def download_file(download: Download, folder: Path, progress: Progress | None = None) -> Path:
     """Bring a file into a folder and return its path."""
     url = download.url
     if not url.startswith(("https://", "http://")):

@@ -53,7 +53,7 @@ class Voice:
 
 
 @dataclass
-class Spoken:
+class SpokenText:
     """What was said: samples of 16 bits, where each word begins, and where each phoneme begins, in samples."""
 
     samples: NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, np.int16))
@@ -79,7 +79,7 @@ class Espeak:
         if self.rate <= 0:
             raise DataError(f"espeak-ng does not start with its data in {data.decode()}")
         self._pieces: list[NDArray[np.int16]] = []
-        self._spoken = Spoken()
+        self._spoken = SpokenText()
         self._callback = _CALLBACK(self._collect)  # kept, since the library keeps only its address
         self._library.espeak_SetSynthCallback(self._callback)
 
@@ -89,9 +89,9 @@ class Espeak:
         text: bytes = self._library.espeak_Info(None)
         return text.decode().split()[0]
 
-    def say(self, voice: Voice, text: str) -> Spoken:
+    def say(self, voice: Voice, text: str) -> SpokenText:
         """Speak a text."""
-        self._pieces, self._spoken = [], Spoken()
+        self._pieces, self._spoken = [], SpokenText()
         # an unknown variant is passed over in silence by the library, so names must come from a table that was tried
         if self._library.espeak_SetVoiceByName(voice.name.encode()) != 0:
             raise DataError(f"espeak-ng has no voice {voice.name!r}")

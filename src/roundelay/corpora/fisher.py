@@ -22,8 +22,8 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus
-from roundelay.corpora.splits import by_speaker, write_splits
-from roundelay.corpora.switchboard import times
+from roundelay.corpora.splits import divide_by_speaker, write_splits
+from roundelay.corpora.switchboard import parse_times
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_lines
 
@@ -31,7 +31,7 @@ _LINE = re.compile(r"^(\S+)\s+(\S+)\s+([AB])\s*:\s*(.*)$")
 _SHARES = {"train": 0.98, "dev": 0.01, "test": 0.01}
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import all calls below a folder."""
     transcripts = sorted(source.rglob("fe_03_*.txt"))
     if not transcripts:
@@ -39,7 +39,7 @@ def bring(source: Path, out: Path) -> None:
     audio = {file.stem.lower(): file for file in sorted(source.rglob("*")) if file.suffix.lower() == ".sph"}
     persons = _persons(source)
     utterances = [utterance for file in transcripts for utterance in _call(file, audio, persons)]
-    write_splits(out, by_speaker(utterances, _SHARES, _person if persons else _recording))
+    write_splits(out, divide_by_speaker(utterances, _SHARES, _person if persons else _recording))
 
 
 def _person(utterance: Utterance) -> str:
@@ -82,7 +82,7 @@ def _call(file: Path, audio: dict[str, Path], persons: dict[str, str]) -> Iterat
         words = tuple(word.upper() for word in text.split() if not word.startswith("["))
         if not words or "((" in text:
             continue
-        begin, end = times(match[1], match[2], f"{file}:{number}")
+        begin, end = parse_times(match[1], match[2], f"{file}:{number}")
         person = persons.get(f"{call}{side}")
         speaker = f"fe{person}" if person else f"{file.stem}-{side}"
         name = f"{speaker}-{call}{side}" if person else speaker
@@ -94,5 +94,5 @@ CORPUS = Corpus(
     name="fisher",
     summary="telephone conversations, 2000 h at 8 kHz",
     licence="LDC (LDC2004S13, LDC2005S13, LDC2004T19, LDC2005T19)",
-    bring=bring,
+    import_splits=import_splits,
 )

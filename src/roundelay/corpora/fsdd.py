@@ -13,14 +13,14 @@ from pathlib import Path
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus, Download
 from roundelay.corpora.splits import write_splits
-from roundelay.corpora.synthetic.sentences import DIGITS
 from roundelay.errors import DataError
 
+_DIGITS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 _NAME = re.compile(r"^(\d)_([^_]+)_(\d+)$")
 _SPLITS = {"theo": "dev", "yweweler": "test"}
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import the folder ``recordings``."""
     files = sorted(source.rglob("recordings/*.wav"))
     if not files:
@@ -31,7 +31,7 @@ def bring(source: Path, out: Path) -> None:
         if match is None:
             raise DataError(f"{file}: the name is not digit_speaker_number.wav")
         digit, speaker, number = int(match[1]), match[2], int(match[3])
-        utterance = Utterance(f"{speaker}-{digit}-{number:02d}", file, speaker, (DIGITS[digit],))
+        utterance = Utterance(f"{speaker}-{digit}-{number:02d}", file, speaker, (_DIGITS[digit],))
         divided[_SPLITS.get(speaker, "train")].append(utterance)
     write_splits(out, divided)
 
@@ -40,7 +40,7 @@ CORPUS = Corpus(
     name="fsdd",
     summary="single digits; 6 speakers, 0.4 h at 8 kHz",
     licence="CC BY-SA 4.0",
-    bring=bring,
+    import_splits=import_splits,
     parts={"all": Download("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz")},
     default_parts=("all",),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from roundelay.corpora.data_directory import splits
+from roundelay.corpora.data_directory import find_splits
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import write_text
 
@@ -30,7 +30,7 @@ class Corpus:
     name: str
     summary: str
     licence: str
-    bring: Callable[[Path, Path], None] | None
+    import_splits: Callable[[Path, Path], None] | None
     """Read the original folder (first) and write splits into the other; None for one that is made, not brought."""
     parts: Mapping[str, Download] = field(default_factory=dict)
     default_parts: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Corpus:
 def import_corpus(corpus: Corpus, source: Path, out: Path) -> None:
     """Import a corpus; do nothing where this very import is complete, and start over where it was interrupted."""
     source, out = Path(source).absolute(), Path(out).absolute()
-    if corpus.bring is None:
+    if corpus.import_splits is None:
         raise DataError(f"{corpus.name} is not imported but made: roundelay corpus synth --out {out}")
     if not source.is_dir():
         raise DataError(f"{source}: no such folder; the corpus {corpus.name} is to be found in it")
@@ -52,8 +52,8 @@ def import_corpus(corpus: Corpus, source: Path, out: Path) -> None:
     if (out / MARKER).is_file():
         return
     _begin(out, note, inside=source)
-    corpus.bring(source, out)
-    splits(out)  # something must have come of it
+    corpus.import_splits(source, out)
+    find_splits(out)  # something must have come of it
     write_text(out / MARKER, json.dumps(note, indent=2) + "\n")
     (out / _STARTED).unlink(missing_ok=True)
 

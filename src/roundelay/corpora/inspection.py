@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from roundelay.corpora.data_directory import Utterance, read_split, splits
+from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.errors import DataError
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.formats.text_tables import read_lines, read_table
 
 SILENT_DECIBELS = -60.0
@@ -66,11 +66,13 @@ class _Finding:
     warning: str = ""
 
 
-def check(folder: Path, *, headers_only: bool = False, jobs: int = 1, progress: Progress | None = None) -> Report:
+def inspect_corpus(
+    folder: Path, *, headers_only: bool = False, jobs: int = 1, progress: Progress | None = None
+) -> Report:
     """Read every split and every utterance's audio (or only the headers), and say what is there and what is wrong."""
     folder = Path(folder)
     report = Report()
-    found = {name: read_split(path) for name, path in splits(folder).items()}
+    found = {name: read_split(path) for name, path in find_splits(folder).items()}
     total, done = sum(map(len, found.values())), 0
     lexicon = _lexicon(folder)
     with ThreadPoolExecutor(jobs) as pool:
@@ -85,7 +87,7 @@ def check(folder: Path, *, headers_only: bool = False, jobs: int = 1, progress: 
             report.splits[name] = _summary(utterances, findings, lexicon)
             report.errors += [finding.error for finding in findings if finding.error]
             report.warnings += [finding.warning for finding in findings if finding.warning]
-            report.errors += _wrong_durations(splits(folder)[name], utterances, findings)
+            report.errors += _wrong_durations(find_splits(folder)[name], utterances, findings)
     report.warnings += list(_odd_rates(report.splits)) + list(_unknown(found, lexicon, folder))
     report.warnings += list(_shared_speakers(found, folder))
     if not headers_only:
@@ -95,7 +97,7 @@ def check(folder: Path, *, headers_only: bool = False, jobs: int = 1, progress: 
 
 def _look_at_header(utterance: Utterance) -> _Finding:
     try:
-        info = audio.info(utterance.audio)
+        info = audio_files.info(utterance.audio)
     except DataError as error:
         return _Finding(error=f"utterance {utterance.id!r}: {error}")
     end = info.seconds if utterance.end is None else min(utterance.end, info.seconds)
@@ -104,7 +106,7 @@ def _look_at_header(utterance: Utterance) -> _Finding:
 
 def _listen(utterance: Utterance) -> _Finding:
     try:
-        samples, rate = audio.read(
+        samples, rate = audio_files.read(
             utterance.audio, rate=None, channel=utterance.channel, begin=utterance.begin, end=utterance.end
         )
     except DataError as error:

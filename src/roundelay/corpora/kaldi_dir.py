@@ -11,32 +11,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from roundelay.corpora.data_directory import Utterance, read_split, splits
+from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.corpora.importer import Corpus
-from roundelay.corpora.splits import by_speaker, split_of, write_splits
+from roundelay.corpora.splits import divide_by_speaker, split_name, write_splits
 from roundelay.errors import DataError
 from roundelay.formats.alignment_files import read_ali
 from roundelay.formats.kaldi_archives import Floats, Integers, read_matrix_at, read_scp
 from roundelay.formats.text_tables import read_lines, write_table, write_text
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import the splits of a folder, with its lexicon, language models and features."""
-    found = splits(source)
-    divided = by_speaker(read_split(source)) if list(found) == ["all"] else _named(found)
+    found = find_splits(source)
+    divided = divide_by_speaker(read_split(source)) if list(found) == ["all"] else _named(found)
     write_splits(out, divided)
     _bring_features(found, divided, out)
-    bring_language(source, out)
+    copy_language(source, out)
 
 
 def _named(found: dict[str, Path]) -> dict[str, list[Utterance]]:
     divided: dict[str, list[Utterance]] = {}
     for name, folder in found.items():
-        divided.setdefault(split_of(name), []).extend(read_split(folder))
+        divided.setdefault(split_name(name), []).extend(read_split(folder))
     return divided
 
 
-def bring_language(source: Path, out: Path) -> None:
+def copy_language(source: Path, out: Path) -> None:
     """Copy a lexicon and language models, where there are any."""
     if (source / "lexicon.txt").is_file():
         lines = [f"{line}\n" for _, line in read_lines(source / "lexicon.txt")]
@@ -62,13 +62,13 @@ def _bring_features(found: dict[str, Path], divided: dict[str, list[Utterance]],
         write_table(out / name / "feats.scp", rows)
 
 
-def features(folder: Path) -> Iterator[tuple[str, Floats]]:
+def read_features(folder: Path) -> Iterator[tuple[str, Floats]]:
     """Yield each utterance of a data directory and its features (frames, features), from ``feats.scp``."""
     for name, (archive, position) in read_scp(Path(folder) / "feats.scp").items():
         yield name, read_matrix_at(archive, position)
 
 
-def alignments(folder: Path) -> Iterator[tuple[str, Integers]]:
+def read_alignments(folder: Path) -> Iterator[tuple[str, Integers]]:
     """Yield each utterance and its integers from all ``ali.*`` of an experiment's folder, by number."""
     files = [file for file in Path(folder).glob("ali.*") if file.name.removesuffix(".gz")[4:].isdigit()]
     if not files:
@@ -80,5 +80,5 @@ CORPUS = Corpus(
     name="kaldi",
     summary="a folder of Kaldi data directories, or one of them",
     licence="its own",
-    bring=bring,
+    import_splits=import_splits,
 )

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roundelay.corpora import wav_scp as pipes
+from roundelay.corpora import wav_scp
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus
-from roundelay.corpora.splits import by_speaker, split_of, write_splits
+from roundelay.corpora.splits import divide_by_speaker, split_name, write_splits
 from roundelay.errors import DataError
 
 _NAME = re.compile(r"^(?:.*_)?(recordings|supervisions|cuts)(?:_(.+))?\.jsonl(?:\.gz)?$")
@@ -27,7 +27,7 @@ Line = tuple[dict[str, Any], str]
 """An object, and the file and line it is from."""
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import all manifests of a folder."""
     parts: dict[str, dict[str, Path]] = {}
     for file in sorted(source.iterdir()):
@@ -35,10 +35,10 @@ def bring(source: Path, out: Path) -> None:
             parts.setdefault(match[2] or "", {})[match[1]] = file
     divided: dict[str, list[Utterance]] = {}
     for part, files in parts.items():
-        divided.setdefault(split_of(part), []).extend(_part(files, source))
+        divided.setdefault(split_name(part), []).extend(_part(files, source))
     if not divided:
         raise DataError(f"{source}: no manifests: neither *recordings*.jsonl and *supervisions*.jsonl nor *cuts*.jsonl")
-    write_splits(out, by_speaker(divided[""]) if list(divided) == [""] else divided)
+    write_splits(out, divide_by_speaker(divided[""]) if list(divided) == [""] else divided)
 
 
 def _part(files: dict[str, Path], source: Path) -> Iterator[Utterance]:
@@ -97,9 +97,9 @@ def _audio(recording: Line, channel: int, source: Path) -> tuple[Path, int]:
             continue
         given = str(entry.get("source", ""))
         if entry.get("type") == "command":
-            found = pipes.parse(f"{given.rstrip(' |')} |", where)
+            found = wav_scp.parse(f"{given.rstrip(' |')} |", where)
         elif entry.get("type") == "file":
-            found = pipes.Source(Path(given), sorted(entry.get("channels", (0,))).index(channel))
+            found = wav_scp.Source(Path(given), sorted(entry.get("channels", (0,))).index(channel))
         else:
             raise DataError(f"{where}: a source of type {entry.get('type')!r}; only files and usual commands are read")
         bases = [source, *source.parents[:3]]
@@ -147,5 +147,5 @@ CORPUS = Corpus(
     name="lhotse",
     summary="a folder of lhotse manifests",
     licence="its own",
-    bring=bring,
+    import_splits=import_splits,
 )

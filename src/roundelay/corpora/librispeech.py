@@ -12,17 +12,17 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus, Download
-from roundelay.corpora.splits import split_of, write_splits
+from roundelay.corpora.splits import split_name, write_splits
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_numbered
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import all parts below a folder."""
     divided: dict[str, list[Utterance]] = {}
     for transcripts in sorted(source.rglob("*.trans.txt")):
         part = transcripts.parent.parent.parent.name
-        divided.setdefault(split_of(part), []).extend(_chapter(transcripts))
+        divided.setdefault(split_name(part), []).extend(_chapter(transcripts))
     if not divided:
         raise DataError(f"{source}: not LibriSpeech: there is no PART/SPEAKER/CHAPTER/*.trans.txt in it")
     write_splits(out, divided)
@@ -59,7 +59,7 @@ CORPUS = Corpus(
     name="librispeech",
     summary="read audio books; 1000 h in parts, and Mini LibriSpeech (5 h)",
     licence="CC BY 4.0",
-    bring=bring,
+    import_splits=import_splits,
     parts={
         **{part: Download(f"https://www.openslr.org/resources/12/{part}.tar.gz", _SUMS[part]) for part in _SUMS},
         **{part: Download(f"https://www.openslr.org/resources/31/{part}.tar.gz") for part in _MINI},

@@ -12,7 +12,7 @@ from roundelay.errors import DataError
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
 
-def by_speaker(
+def divide_by_speaker(
     utterances: Iterable[Utterance],
     shares: Mapping[str, float] = SHARES,
     group: Callable[[Utterance], str] = lambda utterance: utterance.speaker,
@@ -48,7 +48,7 @@ def write_splits(out: Path, divided: Mapping[str, Iterable[Utterance]]) -> None:
             write_split(out / name, some)
 
 
-def split_of(part: str) -> str:
+def split_name(part: str) -> str:
     """Map the usual names of parts to splits: train-clean-5 is train, dev-clean is dev, test-other stays itself."""
     if part.startswith("train"):
         return "train"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus
-from roundelay.corpora.splits import by_speaker, write_splits
+from roundelay.corpora.splits import divide_by_speaker, write_splits
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_lines
 
@@ -31,7 +31,7 @@ _LINE = re.compile(r"^sw(\d{4})([AB])-\S+\s+(\S+)\s+(\S+)\s*(.*)$")
 _NOISES = {"[silence]", "[noise]", "[laughter]", "[vocalized-noise]", "<b_aside>", "<e_aside>"}
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import whatever of Switchboard-1 and Hub5'00 is below the folder."""
     audio = {file.stem.lower(): file for file in sorted(source.rglob("*")) if file.suffix.lower() == ".sph"}
     divided: dict[str, list[Utterance]] = {}
@@ -39,7 +39,9 @@ def bring(source: Path, out: Path) -> None:
     if transcripts:
         callers = _callers(source)
         utterances = [utterance for file in transcripts for utterance in _side(file, audio, callers)]
-        divided |= by_speaker(utterances, {"train": 0.98, "dev": 0.02}, _conversation if not callers else _person)
+        divided |= divide_by_speaker(
+            utterances, {"train": 0.98, "dev": 0.02}, _conversation if not callers else _person
+        )
     for stm in sorted(source.rglob("hub5e00.english*.stm"))[:1]:
         divided |= _hub5(stm, audio)
     if not divided:
@@ -77,7 +79,7 @@ def _side(file: Path, audio: dict[str, Path], callers: dict[str, str]) -> Iterat
         if match is None:
             raise DataError(f"{file}:{number}: 'sw2001A-ms98-a-0001 begin end words' is wanted, not {line[:60]!r}")
         conversation, side, text = match[1], match[2], match[5]
-        words = tuple(word for raw in text.split() if (word := clean(raw)))
+        words = tuple(word for raw in text.split() if (word := clean_word(raw)))
         if not words:
             continue
         recording = audio.get(f"sw0{conversation}") or audio.get(f"sw{conversation}")
@@ -85,7 +87,7 @@ def _side(file: Path, audio: dict[str, Path], callers: dict[str, str]) -> Iterat
             raise DataError(
                 f"{file}:{number}: the audio of conversation {conversation} (sw0{conversation}.sph) is not there"
             )
-        begin, end = times(match[3], match[4], f"{file}:{number}")
+        begin, end = parse_times(match[3], match[4], f"{file}:{number}")
         person = callers.get(f"{conversation}{side}")
         speaker = f"sw{person}" if person else f"sw0{conversation}-{side}"
         name = f"{speaker}-{conversation}{side}" if person else speaker
@@ -96,7 +98,7 @@ def _id(name: str, begin: float, end: float) -> str:
     return f"{name}_{round(begin * 100):06d}-{round(end * 100):06d}"
 
 
-def times(begin: str, end: str, where: str) -> tuple[float, float]:
+def parse_times(begin: str, end: str, where: str) -> tuple[float, float]:
     """Read a begin and an end in seconds."""
     try:
         first, last = float(begin), float(end)
@@ -107,7 +109,7 @@ def times(begin: str, end: str, where: str) -> tuple[float, float]:
     return first, last
 
 
-def clean(raw: str) -> str:
+def clean_word(raw: str) -> str:
     """Turn a transcriber's word into what was said, in capitals; an empty text for a mark that is no word."""
     if raw.lower() in _NOISES:
         return ""
@@ -135,7 +137,7 @@ def _hub5(stm: Path, audio: dict[str, Path]) -> dict[str, list[Utterance]]:
         recording = audio.get(fields[0].lower())
         if recording is None:
             raise DataError(f"{stm}:{number}: the audio of {fields[0]!r} ({fields[0]}.sph) is not there")
-        begin, end = times(fields[3], fields[4], f"{stm}:{number}")
+        begin, end = parse_times(fields[3], fields[4], f"{stm}:{number}")
         speaker = f"{fields[0]}-{fields[1]}"
         utterance = Utterance(_id(speaker, begin, end), recording, speaker, words, _CHANNELS[fields[1]], begin, end)
         divided["test" if fields[0].lower().startswith("sw") else "test-callhome"].append(utterance)
@@ -144,7 +146,7 @@ def _hub5(stm: Path, audio: dict[str, Path]) -> dict[str, list[Utterance]]:
 
 def _scored(raw: str) -> str:
     """Take off the marks for scoring: ``(UH)`` may be left out by a recogniser, and is a word all the same."""
-    word = clean(raw.strip("()"))
+    word = clean_word(raw.strip("()"))
     return "UH" if word == "%HESITATION" else word
 
 
@@ -152,5 +154,5 @@ CORPUS = Corpus(
     name="switchboard",
     summary="telephone conversations, 300 h at 8 kHz, and the Hub5'00 test set",
     licence="LDC (LDC97S62, LDC2002S09, LDC2002T43)",
-    bring=bring,
+    import_splits=import_splits,
 )

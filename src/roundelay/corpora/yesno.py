@@ -19,7 +19,7 @@ from roundelay.formats.text_tables import write_text
 _NAME = re.compile(r"^[01](_[01])*$")
 
 
-def bring(source: Path, out: Path) -> None:
+def import_splits(source: Path, out: Path) -> None:
     """Import ``waves_yesno``: half for training, a sixth for dev, a third for test."""
     files = sorted(file for file in source.rglob("*.wav") if not file.name.startswith("."))
     for file in files:
@@ -40,7 +40,7 @@ CORPUS = Corpus(
     name="yesno",
     summary="yes and no in Hebrew; 1 speaker, 6 minutes at 8 kHz",
     licence="see openslr.org/1",
-    bring=bring,
+    import_splits=import_splits,
     parts={
         "all": Download(
             "https://www.openslr.org/resources/1/waves_yesno.tar.gz",

@@ -22,7 +22,7 @@ Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 
 
-class Workers:
+class WorkerPool:
     """Run functions on chunks, in this process for ``jobs`` of 1, otherwise in that many; use with ``with``."""
 
     def __init__(self, jobs: int = 1) -> None:

@@ -13,11 +13,11 @@ from torch.nn import functional
 from roundelay.errors import DataError, SettingsError
 from roundelay.models import AcousticModel, build_model
 from roundelay.speech.features.minibatches import Batch
-from roundelay.speech.features.network_inputs import Combined
-from roundelay.speech.features.spec_augment import Augment, augment
-from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
+from roundelay.speech.features.network_inputs import CombinedInputs
+from roundelay.speech.features.spec_augment import SpecAugment, apply_masks
+from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
 from roundelay.task import Scores, Task
-from roundelay.tasks.batch_reader import Reading, read_chunks, read_frames, read_utterances, with_context
+from roundelay.tasks.batch_reader import BatchReader, read_chunks, read_frames, read_utterances, with_context
 from roundelay.tasks.ctc_labels import greedy_labels, label_errors, long_enough
 
 __all__ = ["Acoustic"]
@@ -51,7 +51,7 @@ class Acoustic(Task):
     """Frames of a chunk, context not counted."""
     label_smoothing: float = 0.0
     """The share of a target that is spread over all senones; held-out losses are without it."""
-    augment: Augment = field(default_factory=Augment)
+    augment: SpecAugment = field(default_factory=SpecAugment)
     train: list[str] = field(default_factory=list)
     """Splits to train on; by default those that the data have for it."""
     held_out_split: str = "dev"
@@ -67,7 +67,7 @@ class Acoustic(Task):
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.label_smoothing < 1:
             raise SettingsError(f"label_smoothing must be from 0 to less than 1, not {self.label_smoothing}")
-        self.prepared: Prepared = open_prepared(self.data)
+        self.prepared: PreparedData = open_prepared(self.data)
         splits = self.train or self.prepared.train_splits
         inputs = {split: self._inputs(split) for split in splits}
         self.held_out_inputs = self._inputs(self.held_out_split)
@@ -80,10 +80,10 @@ class Acoustic(Task):
 
     # -- data ---------------------------------------------------------------------------------------------------
 
-    def _inputs(self, split: str) -> Combined:
+    def _inputs(self, split: str) -> CombinedInputs:
         return self.prepared.inputs(split, self.kinds, ivectors=self.ivectors)
 
-    def _measure(self, inputs: Combined) -> None:
+    def _measure(self, inputs: CombinedInputs) -> None:
         """Find out how wide inputs and outputs are, and which inputs are bands and which a speaker's vector."""
         split = self.prepared.train_splits[0]
         self._bands = self.prepared.features(split).dim if self.kinds[0] == "plain" else 0
@@ -92,7 +92,7 @@ class Acoustic(Task):
         ctc = self.objective == "ctc"
         self._num_outputs = len(self.prepared.lexicon.phones) if ctc else self.prepared.num_senones
 
-    def _read(self, model: AcousticModel, inputs: dict[str, Combined]) -> Reading:
+    def _read(self, model: AcousticModel, inputs: dict[str, CombinedInputs]) -> BatchReader:
         context = (model.left, model.right)
         if self.objective == "ctc":
             labels = {split: self.prepared.labels(split) for split in inputs}
@@ -153,7 +153,7 @@ class Acoustic(Task):
         )
 
     def _masked(self, inputs: Tensor, model: AcousticModel) -> Tensor:
-        return augment(inputs, self.augment, self._bands, self._heard) if model.training else inputs
+        return apply_masks(inputs, self.augment, self._bands, self._heard) if model.training else inputs
 
     def _ctc(self, model: AcousticModel, inputs: Tensor, batch: Batch) -> Tensor:
         assert batch.lengths is not None

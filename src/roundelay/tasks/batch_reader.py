@@ -13,14 +13,14 @@ from torch import Tensor
 
 from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.minibatches import Batch, ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
-from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.features.network_inputs import CombinedInputs
 
-__all__ = ["Reading", "read_chunks", "read_frames", "read_utterances", "with_context"]
+__all__ = ["BatchReader", "read_chunks", "read_frames", "read_utterances", "with_context"]
 
 Labels = Mapping[str, Mapping[str, Sequence[int]]]
 
 
-class _Named(Protocol):
+class _NamedMinibatches(Protocol):
     """Minibatches that say whose frames they hold."""
 
     def __len__(self) -> int: ...
@@ -29,10 +29,10 @@ class _Named(Protocol):
     def utterances(self, epoch: int, index: int) -> list[str]: ...
 
 
-class Reading:
+class BatchReader:
     """The minibatches of several splits as one epoch; those of different splits take turns, as far as they go."""
 
-    def __init__(self, parts: Sequence[_Named], nominal_frames: int) -> None:
+    def __init__(self, parts: Sequence[_NamedMinibatches], nominal_frames: int) -> None:
         self._parts, self.nominal_frames = list(parts), nominal_frames
         self._length = sum(len(part) for part in parts)
         # Minibatch k of n lies at (k + 1/2) / n of an epoch, so that no split comes only at its end.
@@ -42,7 +42,7 @@ class Reading:
     def __len__(self) -> int:
         return self._length
 
-    def _find(self, index: int) -> tuple[_Named, int]:
+    def _find(self, index: int) -> tuple[_NamedMinibatches, int]:
         number, k = self._turns[index] if self._turns else (0, index)
         return self._parts[number], k
 
@@ -63,25 +63,29 @@ class Reading:
 
 
 def read_frames(
-    inputs: Mapping[str, Combined], targets: Mapping[str, ArrayStore], batch: int, seed: int, context: tuple[int, int]
-) -> Reading:
+    inputs: Mapping[str, CombinedInputs],
+    targets: Mapping[str, ArrayStore],
+    batch: int,
+    seed: int,
+    context: tuple[int, int],
+) -> BatchReader:
     """Give ``batch`` single frames each with their context."""
     left, right = context
     parts = [
         FrameMinibatches(inputs[split], targets[split], batch, left=left, right=right, seed=seed) for split in inputs
     ]
-    return Reading(parts, batch)
+    return BatchReader(parts, batch)
 
 
 def read_chunks(
-    inputs: Mapping[str, Combined], targets: Mapping[str, ArrayStore], batch: int, seed: int, context: tuple[int, int],
-    length: int,
-) -> Reading:  # fmt: skip
+    inputs: Mapping[str, CombinedInputs], targets: Mapping[str, ArrayStore], batch: int, seed: int,
+    context: tuple[int, int], length: int,
+) -> BatchReader:  # fmt: skip
     """Give chunks of ``length`` frames, so many that they come to about ``batch`` frames."""
     left, right = context
     size = max(1, round(batch / length))
 
-    def read(split: str) -> _Named:
+    def read(split: str) -> _NamedMinibatches:
         return ChunkMinibatches(
             inputs[split], targets[split], size, length=length, left=left, right=right, seed=seed
         )  # fmt: skip
@@ -90,22 +94,22 @@ def read_chunks(
 
 
 def read_utterances(
-    inputs: Mapping[str, Combined], labels: Labels, usable: Mapping[str, Sequence[str]], batch: int, seed: int
-) -> Reading:
+    inputs: Mapping[str, CombinedInputs], labels: Labels, usable: Mapping[str, Sequence[str]], batch: int, seed: int
+) -> BatchReader:
     """Give whole utterances, so many that they come to about ``batch`` frames on the average."""
     lengths = [len(inputs[split][name]) for split in inputs for name in usable[split]]
     size = max(1, round(batch * len(lengths) / max(1, sum(lengths))))
 
-    def read(split: str) -> _Named:
+    def read(split: str) -> _NamedMinibatches:
         look: Callable[[str], Sequence[int]] = labels[split].__getitem__
         return UtteranceMinibatches(inputs[split], look, size, seed=seed, utterances=usable[split])
 
     return _averaged([read(split) for split in inputs], sum(lengths))
 
 
-def _averaged(parts: Sequence[_Named], frames: int) -> Reading:
+def _averaged(parts: Sequence[_NamedMinibatches], frames: int) -> BatchReader:
     """Call the average minibatch a full one, so that minibatches times that are the frames of an epoch."""
-    return Reading(parts, max(1, round(frames / sum(len(part) for part in parts))))
+    return BatchReader(parts, max(1, round(frames / sum(len(part) for part in parts))))
 
 
 def with_context(inputs: Tensor, lengths: Tensor, left: int, right: int) -> Tensor:

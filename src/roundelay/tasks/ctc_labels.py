@@ -8,18 +8,18 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.features.network_inputs import CombinedInputs
 
 __all__ = ["greedy_labels", "label_errors", "long_enough"]
 
 _log = logging.getLogger(__name__)
 
 
-def long_enough(inputs: Combined, labels: Mapping[str, Sequence[int]], stride: int) -> list[str]:
+def long_enough(inputs: CombinedInputs, labels: Mapping[str, Sequence[int]], stride: int) -> list[str]:
     """List the utterances with a step for each label, and one for the blank between two that are equal."""
     good = []
     for name in inputs.ids:
-        steps = -(-int(inputs.lengths[inputs.number(name)]) // stride)
+        steps = -(-int(inputs.lengths[inputs.index(name)]) // stride)
         needed = len(labels[name]) + sum(a == b for a, b in pairwise(labels[name]))
         if steps and steps >= needed:
             good.append(name)

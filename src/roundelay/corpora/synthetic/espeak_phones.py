@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roundelay.corpora.espeak import Spoken
+from roundelay.corpora.espeak import SpokenText
 from roundelay.errors import DataError
 
 SILENCE = "SIL"
@@ -43,7 +43,7 @@ class Phone:
     word: int
 
 
-def phones(spoken: Spoken) -> list[Phone]:
+def list_phones(spoken: SpokenText) -> list[Phone]:
     """Translate phoneme events: each ends where the next begins, and pauses in a row become one.
 
     An l that espeak-ng melts into the vowel before it (*twelve*) has no time of its own and is left out here; the
@@ -63,7 +63,7 @@ def phones(spoken: Spoken) -> list[Phone]:
     return found
 
 
-def pronunciations(spoken: Spoken, num_words: int) -> list[tuple[str, ...]]:
+def list_pronunciations(spoken: SpokenText, num_words: int) -> list[tuple[str, ...]]:
     """List the phones of each word; refuse words that espeak-ng ran together."""
     if len(spoken.words) != num_words:
         raise DataError(f"espeak-ng spoke {num_words} words as {len(spoken.words)}")

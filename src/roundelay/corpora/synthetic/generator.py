@@ -32,7 +32,7 @@ from typing import Any
 
 from roundelay.corpora.data_directory import Utterance, write_split
 from roundelay.corpora.importer import Corpus
-from roundelay.corpora.synthetic import script as synthetic_plan
+from roundelay.corpora.synthetic import script
 from roundelay.corpora.synthetic.script import ScriptShard
 from roundelay.errors import DataError, MissingExtra, SettingsError
 from roundelay.formats.text_tables import write_table, write_text
@@ -46,7 +46,7 @@ Progress = Callable[[int, int], None]
 """Called with the shards that are done and all there are."""
 
 
-def make(out: Path, *, hours: float, seed: int = 0, jobs: int = 1, progress: Progress | None = None) -> None:
+def make_corpus(out: Path, *, hours: float, seed: int = 0, jobs: int = 1, progress: Progress | None = None) -> None:
     """Make the corpus, or go on where an interrupted run stopped; do nothing where it is already there."""
     out = Path(out)
     _check(hours, jobs)
@@ -54,7 +54,7 @@ def make(out: Path, *, hours: float, seed: int = 0, jobs: int = 1, progress: Pro
     if _is_there(out, wanted):
         return
     work = _begin(out, wanted)
-    shards = synthetic_plan.shards(hours, seed)
+    shards = script.plan_shards(hours, seed)
     missing = [shard for shard in shards if not _is_whole(out, _result(work, shard))]
     if progress:
         progress(len(shards) - len(missing), len(shards))
@@ -154,7 +154,7 @@ def _write_tables(out: Path, work: Path, shards: list[ScriptShard]) -> dict[str,
     """Write every split's tables, then the lexicon and the checksums."""
     totals, lexicon = {}, set()
     sums: list[tuple[str, str]] = []
-    for split in synthetic_plan.SHARES:
+    for split in script.SHARES:
         rows = [row for shard in shards if shard.split == split for row in _rows(_result(work, shard))]
         _write_split(out, split, rows)
         totals[split] = {"utterances": len(rows), "seconds": round(sum(row["seconds"] for row in rows), 3)}
@@ -163,7 +163,7 @@ def _write_tables(out: Path, work: Path, shards: list[ScriptShard]) -> dict[str,
         }
         sums += [(row["path"], row["sha256"]) for row in rows]
     write_text(out / "lexicon.txt", "".join(sorted(lexicon)))
-    for path in [out / "lexicon.txt", *(file for split in synthetic_plan.SHARES for file in (out / split).iterdir())]:
+    for path in [out / "lexicon.txt", *(file for split in script.SHARES for file in (out / split).iterdir())]:
         sums.append((str(path.relative_to(out)), hashlib.sha256(path.read_bytes()).hexdigest()))
     write_text(out / "SHA256SUMS", "".join(f"{digest}  {path}\n" for path, digest in sorted(sums)))
     return totals
@@ -195,5 +195,5 @@ CORPUS = Corpus(
     name="synthetic",
     summary="spelled words, numbers, dates, amounts, commands; 48 synthetic speakers, any number of hours",
     licence="what is made is free; espeak-ng, which makes it, is under GPL-3.0",
-    bring=None,
+    import_splits=None,
 )

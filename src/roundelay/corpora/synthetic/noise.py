@@ -10,40 +10,40 @@ from numpy.typing import NDArray
 Samples = NDArray[np.float64]
 
 
-def white(chance: np.random.Generator, num_samples: int, rate: int) -> Samples:
+def white(rng: np.random.Generator, num_samples: int, rate: int) -> Samples:
     """Make noise with the same power at all frequencies."""
     del rate
-    return chance.standard_normal(num_samples)
+    return rng.standard_normal(num_samples)
 
 
-def pink(chance: np.random.Generator, num_samples: int, rate: int) -> Samples:
+def pink(rng: np.random.Generator, num_samples: int, rate: int) -> Samples:
     """Make noise whose power falls with frequency, like a quiet room."""
-    return _coloured(chance, num_samples, rate, power=1.0)
+    return _coloured(rng, num_samples, rate, power=1.0)
 
 
-def traffic(chance: np.random.Generator, num_samples: int, rate: int) -> Samples:
+def traffic(rng: np.random.Generator, num_samples: int, rate: int) -> Samples:
     """Make a low rumble that comes and goes."""
-    rumble = _coloured(chance, num_samples, rate, power=2.0)
+    rumble = _coloured(rng, num_samples, rate, power=2.0)
     time = np.arange(num_samples) / rate
-    swell = 0.6 + 0.4 * np.sin(2 * np.pi * (chance.uniform(0.1, 0.4) * time + chance.uniform()))
-    return rumble * swell + 0.02 * chance.standard_normal(num_samples)
+    swell = 0.6 + 0.4 * np.sin(2 * np.pi * (rng.uniform(0.1, 0.4) * time + rng.uniform()))
+    return rumble * swell + 0.02 * rng.standard_normal(num_samples)
 
 
-def hum(chance: np.random.Generator, num_samples: int, rate: int) -> Samples:
+def hum(rng: np.random.Generator, num_samples: int, rate: int) -> Samples:
     """Make the hum of the mains with its harmonics, and a little hiss."""
-    base = (50.0, 60.0)[int(chance.integers(2))] * (1 + chance.uniform(-0.002, 0.002))
+    base = (50.0, 60.0)[int(rng.integers(2))] * (1 + rng.uniform(-0.002, 0.002))
     time = np.arange(num_samples) / rate
-    tones = [np.sin(2 * np.pi * (base * k * time + chance.uniform())) / k**0.7 for k in range(1, 20)]
-    total: Samples = np.sum(tones, axis=0) + 0.15 * chance.standard_normal(num_samples)
+    tones = [np.sin(2 * np.pi * (base * k * time + rng.uniform())) / k**0.7 for k in range(1, 20)]
+    total: Samples = np.sum(tones, axis=0) + 0.15 * rng.standard_normal(num_samples)
     return total
 
 
-def babble(chance: np.random.Generator, num_samples: int, voices: Sequence[Samples]) -> Samples:
+def babble(rng: np.random.Generator, num_samples: int, voices: Sequence[Samples]) -> Samples:
     """Let several others talk at once, each from a place of its own choice, over and over."""
     total = np.zeros(num_samples)
     for voice in voices:
-        start = int(chance.integers(len(voice)))
-        total += chance.uniform(0.5, 1.0) * voice[(start + np.arange(num_samples)) % len(voice)]
+        start = int(rng.integers(len(voice)))
+        total += rng.uniform(0.5, 1.0) * voice[(start + np.arange(num_samples)) % len(voice)]
     return total
 
 
@@ -59,22 +59,22 @@ ROOMS = {"none": 0.0, "small": 0.2, "office": 0.4, "hall": 0.7}
 """Reverberation times in seconds, until the echo has fallen by 60 dB."""
 
 
-def in_room(chance: np.random.Generator, speech: Samples, seconds: float, rate: int) -> Samples:
+def add_echo(rng: np.random.Generator, speech: Samples, seconds: float, rate: int) -> Samples:
     """Add the echo of a room: a tail of noise that dies away, after the direct sound, which stays where it is."""
     if seconds <= 0:
         return speech
     length = int(seconds * rate)
     time = np.arange(length) / rate
-    tail = chance.standard_normal(length) * 10 ** (-3 * time / seconds)
-    tail[: int(chance.uniform(0.002, 0.008) * rate)] = 0.0
-    direct_over_echo = chance.uniform(2.0, 8.0)  # dB
+    tail = rng.standard_normal(length) * 10 ** (-3 * time / seconds)
+    tail[: int(rng.uniform(0.002, 0.008) * rate)] = 0.0
+    direct_over_echo = rng.uniform(2.0, 8.0)  # dB
     tail *= 10 ** (-direct_over_echo / 20) / np.sqrt(np.sum(tail**2))
     size = 1 << (len(speech) + length - 1).bit_length()
     echo: Samples = np.fft.irfft(np.fft.rfft(speech, size) * np.fft.rfft(tail, size), size)[: len(speech)]
     return speech + echo
 
 
-def at_snr(speech: Samples, noise: Samples, active: slice, decibels: float) -> Samples:
+def add_noise(speech: Samples, noise: Samples, active: slice, decibels: float) -> Samples:
     """Add noise so that speech, where it is active, is that much louder."""
     speech_power = float(np.mean(speech[active] ** 2))
     noise_power = max(float(np.mean(noise[active] ** 2)), 1e-20)
@@ -83,9 +83,9 @@ def at_snr(speech: Samples, noise: Samples, active: slice, decibels: float) -> S
     return mixed
 
 
-def _coloured(chance: np.random.Generator, num_samples: int, rate: int, *, power: float) -> Samples:
+def _coloured(rng: np.random.Generator, num_samples: int, rate: int, *, power: float) -> Samples:
     size = 1 << max(1, num_samples - 1).bit_length()
-    spectrum = np.fft.rfft(chance.standard_normal(size))
+    spectrum = np.fft.rfft(rng.standard_normal(size))
     frequency = np.maximum(np.fft.rfftfreq(size, 1 / rate), 20.0)
     shaped: Samples = np.fft.irfft(spectrum * (frequency / 1000.0) ** (-power / 2), size)[:num_samples]
     return shaped

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from roundelay.corpora.espeak import Voice
-from roundelay.corpora.synthetic import sentences as grammar
+from roundelay.corpora.synthetic import sentences
 from roundelay.corpora.synthetic.noise import NOISES, ROOMS
 
 SHARES = {"train": 0.75, "dev": 0.10, "test": 0.15}
@@ -85,7 +85,7 @@ class ScriptShard:
 
 
 @cache
-def speakers(split: str) -> tuple[Speaker, ...]:
+def list_speakers(split: str) -> tuple[Speaker, ...]:
     """List a split's speakers; they are the same whatever the seed."""
     before = sum(len(_VARIANTS[name].split()) for name in itertools.takewhile(lambda name: name != split, _VARIANTS))
     return tuple(_speaker(before + i, split, variant) for i, variant in enumerate(_VARIANTS[split].split()))
@@ -102,30 +102,30 @@ def _speaker(number: int, split: str, variant: str) -> Speaker:
     return Speaker(f"s{number:02d}{variant.lower()}", split, voice)
 
 
-def take(seed: int, split: str, number: int) -> Take:
+def plan_take(seed: int, split: str, number: int) -> Take:
     """Return a split's take of that number."""
-    chance = random.Random(f"{seed} {split} {number}")  # noqa: S311 (nothing secret)
-    people = speakers(split)
+    rng = random.Random(f"{seed} {split} {number}")  # noqa: S311 (nothing secret)
+    people = list_speakers(split)
     turn = number // len(people) + number % len(people)  # each speaker gets all in turn, neighbours begin elsewhere
     return Take(
         number=number,
         speaker=people[number % len(people)],
-        words=grammar.sentence(chance),
+        words=sentences.make_sentence(rng),
         snr=None if turn % 2 else SNRS[turn // 2 % len(SNRS)],
-        noise=chance.choice([*NOISES, "babble"]),
-        room=chance.choice(list(ROOMS)),
-        lead_seconds=chance.uniform(0.10, 0.35),
-        trail_seconds=chance.uniform(0.10, 0.35),
-        level=chance.uniform(-30.0, -20.0),
+        noise=rng.choice([*NOISES, "babble"]),
+        room=rng.choice(list(ROOMS)),
+        lead_seconds=rng.uniform(0.10, 0.35),
+        trail_seconds=rng.uniform(0.10, 0.35),
+        level=rng.uniform(-30.0, -20.0),
     )
 
 
-def text(words: tuple[str, ...]) -> str:
+def spoken_text(words: tuple[str, ...]) -> str:
     """Write words the way that espeak-ng speaks them as meant: the letter A is not the article."""
     return " ".join("eigh" if word == "A" else word if len(word) == 1 else word.lower() for word in words)
 
 
-def shards(hours: float, seed: int) -> list[ScriptShard]:
+def plan_shards(hours: float, seed: int) -> list[ScriptShard]:
     """Cut the corpus into shards, each split taking its share of the hours."""
     found: list[ScriptShard] = []
     for split, share in SHARES.items():
@@ -139,7 +139,7 @@ def _num_takes(seconds: float, seed: int, split: str) -> int:
     """Count the takes that fill a time with all their utterances; at least one."""
     total = 0.0
     for number in itertools.count():
-        planned = take(seed, split, number)
+        planned = plan_take(seed, split, number)
         total += planned.num_utterances * estimate_seconds(planned)
         if total >= seconds:
             return number + 1

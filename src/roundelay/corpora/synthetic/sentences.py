@@ -27,11 +27,11 @@ LETTERS = sorted(set("".join(SPELLED)))
 SHORT = ["YES", "NO", "HELP", "STOP", "CANCEL", "REPEAT", "GO BACK", "START AGAIN"]
 
 
-def sentence(chance: random.Random) -> tuple[str, ...]:
+def make_sentence(rng: random.Random) -> tuple[str, ...]:
     """Make up one sentence."""
     kinds = [kind for kind, _ in _KINDS]
     weights = [weight for _, weight in _KINDS]
-    return tuple(" ".join(chance.choices(kinds, weights)[0](chance)).split())
+    return tuple(" ".join(rng.choices(kinds, weights)[0](rng)).split())
 
 
 def vocabulary() -> frozenset[str]:
@@ -46,84 +46,84 @@ _REST = (
 )
 
 
-def _below_hundred(chance: random.Random) -> list[str]:
-    kind = chance.random()
+def _below_hundred(rng: random.Random) -> list[str]:
+    kind = rng.random()
     if kind < 0.3:
-        return [chance.choice(DIGITS[1:])]
+        return [rng.choice(DIGITS[1:])]
     if kind < 0.55:
-        return [chance.choice(TEENS)]
-    return [chance.choice(TENS), *([chance.choice(DIGITS[1:])] if chance.random() < 0.7 else [])]
+        return [rng.choice(TEENS)]
+    return [rng.choice(TENS), *([rng.choice(DIGITS[1:])] if rng.random() < 0.7 else [])]
 
 
-def _number(chance: random.Random) -> list[str]:
-    words = _below_hundred(chance)
-    return words if chance.random() < 0.5 else [chance.choice(DIGITS[1:]), "HUNDRED", "AND", *words]
+def _number(rng: random.Random) -> list[str]:
+    words = _below_hundred(rng)
+    return words if rng.random() < 0.5 else [rng.choice(DIGITS[1:]), "HUNDRED", "AND", *words]
 
 
-def _digits(chance: random.Random) -> list[str]:
-    return ["NUMBER", *(chance.choice(DIGITS) for _ in range(chance.randint(3, 6)))]
+def _digits(rng: random.Random) -> list[str]:
+    return ["NUMBER", *(rng.choice(DIGITS) for _ in range(rng.randint(3, 6)))]
 
 
-def _date(chance: random.Random) -> list[str]:
-    month, kind = chance.choice(MONTHS), chance.random()
+def _date(rng: random.Random) -> list[str]:
+    month, kind = rng.choice(MONTHS), rng.random()
     if kind < 0.4:
-        return [chance.choice(DAYS), month, *_day(chance)]
+        return [rng.choice(DAYS), month, *_day(rng)]
     if kind < 0.65:
-        return [month, *_day(chance)]
+        return [month, *_day(rng)]
     if kind < 0.85:
-        return [month, "NINETEEN", chance.choice(TENS), chance.choice(DIGITS[1:])]
-    return ["NEXT", chance.choice(DAYS)]
+        return [month, "NINETEEN", rng.choice(TENS), rng.choice(DIGITS[1:])]
+    return ["NEXT", rng.choice(DAYS)]
 
 
-def _day(chance: random.Random) -> list[str]:
-    day = chance.randint(1, 31)
+def _day(rng: random.Random) -> list[str]:
+    day = rng.randint(1, 31)
     if day < 20:
         return [(DIGITS + TEENS)[day]]
     return [TENS[day // 10 - 2], *([DIGITS[day % 10]] if day % 10 else [])]
 
 
-def _amount(chance: random.Random) -> list[str]:
-    kind = chance.random()
+def _amount(rng: random.Random) -> list[str]:
+    kind = rng.random()
     if kind < 0.3:
-        return [*_number(chance), "DOLLARS", "AND", *_below_hundred(chance), "CENTS"]
+        return [*_number(rng), "DOLLARS", "AND", *_below_hundred(rng), "CENTS"]
     if kind < 0.7:
-        return [*_number(chance), "DOLLARS"]
-    return [*_below_hundred(chance), "POINT", chance.choice(DIGITS), "PERCENT"]
+        return [*_number(rng), "DOLLARS"]
+    return [*_below_hundred(rng), "POINT", rng.choice(DIGITS), "PERCENT"]
 
 
-def _spelled(chance: random.Random) -> list[str]:
-    word = chance.choice(SPELLED)
-    return ["SPELL", word, *word] if chance.random() < 0.6 else [*word]
+def _spelled(rng: random.Random) -> list[str]:
+    word = rng.choice(SPELLED)
+    return ["SPELL", word, *word] if rng.random() < 0.6 else [*word]
 
 
-def _switch(chance: random.Random) -> list[str]:
-    verb, thing = chance.choice(("TURN", "SWITCH")), chance.choice(SWITCHED)
-    where = [chance.choice(ROOMS)] if chance.random() < 0.4 else []
-    return [verb, "THE", *where, thing, chance.choice(("ON", "OFF"))]
+def _switch(rng: random.Random) -> list[str]:
+    verb, thing = rng.choice(("TURN", "SWITCH")), rng.choice(SWITCHED)
+    where = [rng.choice(ROOMS)] if rng.random() < 0.4 else []
+    return [verb, "THE", *where, thing, rng.choice(("ON", "OFF"))]
 
 
-def _move(chance: random.Random) -> list[str]:
-    return [chance.choice(("OPEN", "CLOSE")), "THE", chance.choice(ROOMS), chance.choice(MOVED)]
+def _move(rng: random.Random) -> list[str]:
+    return [rng.choice(("OPEN", "CLOSE")), "THE", rng.choice(ROOMS), rng.choice(MOVED)]
 
 
-def _set(chance: random.Random) -> list[str]:
-    kind = chance.random()
+def _set(rng: random.Random) -> list[str]:
+    kind = rng.random()
     if kind < 0.4:
-        return ["SET", "THE", "TIMER", *_below_hundred(chance), chance.choice(("MINUTES", "HOURS"))]
+        return ["SET", "THE", "TIMER", *_below_hundred(rng), rng.choice(("MINUTES", "HOURS"))]
     if kind < 0.7:
-        return ["SET", "THE", "TEMPERATURE", *_below_hundred(chance), "DEGREES"]
-    return ["TURN", chance.choice(("UP", "DOWN")), "THE", chance.choice(("VOLUME", "HEATING", "MUSIC"))]
+        return ["SET", "THE", "TEMPERATURE", *_below_hundred(rng), "DEGREES"]
+    return ["TURN", rng.choice(("UP", "DOWN")), "THE", rng.choice(("VOLUME", "HEATING", "MUSIC"))]
 
 
-def _call(chance: random.Random) -> list[str]:
-    kind = chance.random()
+def _call(rng: random.Random) -> list[str]:
+    kind = rng.random()
     if kind < 0.6:
-        return ["CALL", chance.choice(PEOPLE), *([chance.choice(("NOW", "PLEASE"))] if chance.random() < 0.5 else [])]
-    return ["PLAY", "THE", chance.choice(("MUSIC", "RADIO"))]
+        return ["CALL", rng.choice(PEOPLE), *([rng.choice(("NOW", "PLEASE"))] if rng.random() < 0.5 else [])]
+    return ["PLAY", "THE", rng.choice(("MUSIC", "RADIO"))]
 
 
-def _short(chance: random.Random) -> Iterator[str]:
-    yield chance.choice(SHORT)
+def _short(rng: random.Random) -> Iterator[str]:
+    yield rng.choice(SHORT)
 
 
 _KINDS: tuple[tuple[Callable[[random.Random], list[str] | Iterator[str]], float], ...] = (

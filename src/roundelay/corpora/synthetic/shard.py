@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.corpora.espeak import Espeak, Spoken
-from roundelay.corpora.synthetic import noise
-from roundelay.corpora.synthetic import script as synthetic_plan
-from roundelay.corpora.synthetic import sentences as grammar
-from roundelay.corpora.synthetic.espeak_phones import SILENCE, Phone, phones, pronunciations
+from roundelay.corpora.espeak import Espeak, SpokenText
+from roundelay.corpora.synthetic import noise, script, sentences
+from roundelay.corpora.synthetic.espeak_phones import SILENCE, Phone, list_phones, list_pronunciations
 from roundelay.corpora.synthetic.script import ScriptShard, Take
-from roundelay.corpora.synthetic.stop_closures import with_closures
+from roundelay.corpora.synthetic.stop_closures import move_closures
 from roundelay.errors import DataError, MissingExtra, RoundelayError
 from roundelay.formats.text_tables import write_text
 
@@ -58,35 +56,35 @@ class ShardRow:
     pronunciations: list[tuple[str, ...]]
 
 
-def make(out: Path, seed: int, shard: ScriptShard) -> list[ShardRow]:
+def make_shard(out: Path, seed: int, shard: ScriptShard) -> list[ShardRow]:
     """Speak and write the utterances of one shard."""
     espeak = Espeak()
-    others = [] if shard.begin == shard.end else _babblers(espeak, seed, shard)
+    others = [] if shard.begin == shard.end else _make_babble_voices(espeak, seed, shard)
     rows = []
     for number in range(shard.begin, shard.end):
-        take = synthetic_plan.take(seed, shard.split, number)
-        rows.extend(_Studio(espeak, seed, take, others).rows(out))
+        take = script.plan_take(seed, shard.split, number)
+        rows.extend(_TakeRecorder(espeak, seed, take, others).rows(out))
     return rows
 
 
-def _babblers(espeak: Espeak, seed: int, shard: ScriptShard) -> list[noise.Samples]:
-    chance = random.Random(f"{seed} babble {shard.split} {shard.begin}")  # noqa: S311 (nothing secret)
-    people = synthetic_plan.speakers("train")[:: len(synthetic_plan.speakers("train")) // _NUM_BABBLING]
+def _make_babble_voices(espeak: Espeak, seed: int, shard: ScriptShard) -> list[noise.Samples]:
+    rng = random.Random(f"{seed} babble {shard.split} {shard.begin}")  # noqa: S311 (nothing secret)
+    people = script.list_speakers("train")[:: len(script.list_speakers("train")) // _NUM_BABBLING]
     said = [
-        espeak.say(member.voice, synthetic_plan.text(grammar.sentence(chance) + grammar.sentence(chance)))
+        espeak.say(member.voice, script.spoken_text(sentences.make_sentence(rng) + sentences.make_sentence(rng)))
         for member in people
     ]
     voices = [_resampled(spoken.samples, espeak.rate) for spoken in said]
     return [voice / np.sqrt(np.mean(voice**2)) for voice in voices]
 
 
-class _Studio:
+class _TakeRecorder:
     """Record one take: speak it, put silence around it, make the clean utterance and the noisy copy."""
 
     def __init__(self, espeak: Espeak, seed: int, take: Take, others: list[noise.Samples]) -> None:
         self.take, self.others = take, others
-        self.chance = np.random.default_rng([seed, *take.id.encode()])
-        self.spoken: Spoken = espeak.say(take.speaker.voice, synthetic_plan.text(take.words))
+        self.rng = np.random.default_rng([seed, *take.id.encode()])
+        self.spoken: SpokenText = espeak.say(take.speaker.voice, script.spoken_text(take.words))
         self.spoken_rate = espeak.rate
         self.lead = round(take.lead_seconds * RATE)
         voice = _resampled(self.spoken.samples, espeak.rate)
@@ -98,20 +96,20 @@ class _Studio:
     def rows(self, out: Path) -> list[ShardRow]:
         """Write the utterance, and its noisy copy if there is to be one."""
         take = self.take
-        clean = noise.at_snr(self.speech, self._noise("pink"), self.active, CLEAN_SNR)
+        clean = noise.add_noise(self.speech, self._noise("pink"), self.active, CLEAN_SNR)
         quiet = {"snr": float("inf"), "noise": "none", "room": "none", "clean": None}
         rows = [self._row(out, take.id, clean, quiet)]
         if take.snr is not None:
-            echoing = noise.in_room(self.chance, self.speech, noise.ROOMS[take.room], RATE)
-            noisy = noise.at_snr(echoing, self._noise(take.noise), self.active, take.snr)
+            echoing = noise.add_echo(self.rng, self.speech, noise.ROOMS[take.room], RATE)
+            noisy = noise.add_noise(echoing, self._noise(take.noise), self.active, take.snr)
             loud = {"snr": float(take.snr), "noise": take.noise, "room": take.room, "clean": take.id}
             rows.append(self._row(out, take.noisy_id, noisy, loud))
         return rows
 
     def _noise(self, name: str) -> noise.Samples:
         if name == "babble":
-            return noise.babble(self.chance, len(self.speech), self.others)
-        return noise.NOISES[name](self.chance, len(self.speech), RATE)
+            return noise.babble(self.rng, len(self.speech), self.others)
+        return noise.NOISES[name](self.rng, len(self.speech), RATE)
 
     def _row(self, out: Path, name: str, samples: noise.Samples, sound: dict[str, Any]) -> ShardRow:
         data = _flac(samples)
@@ -121,7 +119,7 @@ class _Studio:
             (out / path).write_bytes(data)
         except OSError as error:
             raise DataError(f"{out / path}: cannot be written: {error.strerror}") from error
-        found = phones(self.spoken)
+        found = list_phones(self.spoken)
         return ShardRow(
             id=name,
             speaker=self.take.speaker.name,
@@ -131,8 +129,8 @@ class _Studio:
             size_bytes=len(data),
             seconds=len(samples) / RATE,
             phones=self._times(found),
-            closures=self._times(with_closures(found, self.spoken, self.spoken_rate)),
-            pronunciations=pronunciations(self.spoken, len(self.take.words)),
+            closures=self._times(move_closures(found, self.spoken, self.spoken_rate)),
+            pronunciations=list_pronunciations(self.spoken, len(self.take.words)),
             **sound,
         )
 
@@ -174,7 +172,7 @@ def main(arguments: list[str]) -> int:
     """Make the shard that the arguments describe: folder, seed, result file, and the shard as JSON."""
     out, seed, result, shard = arguments
     try:
-        rows = make(Path(out), int(seed), ScriptShard(**json.loads(shard)))
+        rows = make_shard(Path(out), int(seed), ScriptShard(**json.loads(shard)))
         write_text(Path(result), json.dumps([asdict(row) for row in rows]))
     except RoundelayError as error:
         print(error, file=sys.stderr)  # noqa: T201 (the parent process reads this line)

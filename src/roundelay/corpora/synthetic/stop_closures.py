@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.corpora.espeak import Spoken
+from roundelay.corpora.espeak import SpokenText
 from roundelay.corpora.synthetic.espeak_phones import CLOSED, SILENCE, Phone
 
 _STEP_SECONDS = 0.0025
@@ -17,7 +17,7 @@ _LONGEST_SECONDS = 0.08
 _DROP_DECIBELS = 18.0
 
 
-def with_closures(phones: list[Phone], spoken: Spoken, rate: int) -> list[Phone]:
+def move_closures(phones: list[Phone], spoken: SpokenText, rate: int) -> list[Phone]:
     """Move the begin of each stop back to where the sound before it falls silent."""
     moved = list(phones)
     for i in range(1, len(moved)):
@@ -29,7 +29,7 @@ def with_closures(phones: list[Phone], spoken: Spoken, rate: int) -> list[Phone]
     return moved
 
 
-def _closing(before: Phone, phone: Phone, spoken: Spoken, rate: int) -> int:
+def _closing(before: Phone, phone: Phone, spoken: SpokenText, rate: int) -> int:
     """Find where the closure begins: at a word's begin where espeak says so, else by the fall of the level."""
     step = int(_STEP_SECONDS * rate)
     earliest = max(before.begin + 4 * step, phone.begin - int(_LONGEST_SECONDS * rate))

@@ -25,13 +25,13 @@ import numpy.typing as npt
 
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import file_digest, read_json, replacing, write_json
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.normalisation import Scope
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.language.lexicon import Lexicon
-from roundelay.speech.preparation.language_stage import LanguageSettings, name_of
-from roundelay.speech.preparation.prepared_data import KINDS, Prepared
+from roundelay.speech.preparation.language_stage import LanguageSettings, graph_name
+from roundelay.speech.preparation.prepared_data import KINDS, PreparedData
 
 FOLDER = "acoustic"
 DESCRIPTION = "bundle.json"
@@ -43,7 +43,7 @@ _IVECTORS = ("ivectors/model.safetensors", "ivectors/normaliser.json")
 
 
 def write_bundle(
-    prepared: Prepared,
+    prepared: PreparedData,
     folder: Path,
     *,
     kinds: Sequence[str] = ("plain",),
@@ -75,7 +75,9 @@ def write_bundle(
     write_json(target / DESCRIPTION, description)
 
 
-def _describe(prepared: Prepared, target: Path, kinds: Sequence[str], ivectors: bool, objective: str) -> dict[str, Any]:
+def _describe(
+    prepared: PreparedData, target: Path, kinds: Sequence[str], ivectors: bool, objective: str
+) -> dict[str, Any]:
     settings = prepared.description["settings"]
     source = prepared.folder
     files = {name: _identity(source / name) for name in _files(prepared, kinds, ivectors)}
@@ -93,13 +95,13 @@ def _describe(prepared: Prepared, target: Path, kinds: Sequence[str], ivectors: 
         "objective": objective,
         "outputs": prepared.num_senones if objective == "ce" else len(prepared.lexicon.phones),
         "priors": prepared.priors().tolist(),
-        "first_pass": name_of(LanguageSettings(**settings["language"])),
+        "first_pass": graph_name(LanguageSettings(**settings["language"])),
         "splits": prepared.splits,
         "files": files,
     }
 
 
-def _files(prepared: Prepared, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
+def _files(prepared: PreparedData, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
     """Name the files to take along, as both folders have them."""
     yield from _WORDS
     yield from (f"graphs/{name}.fst" for name in prepared.graph_names)
@@ -107,10 +109,10 @@ def _files(prepared: Prepared, kinds: Sequence[str], ivectors: bool) -> Iterator
     yield from _IVECTORS if ivectors else ()
 
 
-def _source_rate(prepared: Prepared) -> int | None:
+def _source_rate(prepared: PreparedData) -> int | None:
     """Look at what rate training was recorded; features may have been made at a higher one."""
     first = prepared.utterances(prepared.train_splits[0])[0].audio
-    return audio.info(first).rate if first.is_file() else None
+    return audio_files.info(first).rate if first.is_file() else None
 
 
 def _identity(path: Path) -> dict[str, Any]:

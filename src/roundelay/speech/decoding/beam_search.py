@@ -58,7 +58,7 @@ class Pruning:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestPath:
     """The best path: its word ids, its cost, and whether it ends where a sentence may."""
 
     words: list[int]
@@ -66,7 +66,7 @@ class Best:
     complete: bool = True
 
 
-def modules() -> tuple[ModuleType, ModuleType]:
+def import_decoders() -> tuple[ModuleType, ModuleType]:
     """Return kaldi_decoder and kaldifst."""
     try:
         import kaldi_decoder
@@ -76,11 +76,11 @@ def modules() -> tuple[ModuleType, ModuleType]:
     return kaldi_decoder, kaldifst
 
 
-def penalised(graph: Fst, penalty: float, num_words: int) -> Fst:
+def add_word_penalty(graph: Fst, penalty: float, num_words: int) -> Fst:
     """Return the graph with ``penalty`` added to the cost of each word."""
     if penalty == 0:
         return graph
-    _, kaldifst = modules()
+    _, kaldifst = import_decoders()
     loop = kaldifst.StdVectorFst()
     loop.start = loop.add_state()
     loop.set_final(loop.start, 0.0)
@@ -90,9 +90,9 @@ def penalised(graph: Fst, penalty: float, num_words: int) -> Fst:
     return kaldifst.compose(graph, loop, match_side="right")
 
 
-def sentences(graph: Fst) -> Fst:
+def repeat_sentences(graph: Fst) -> Fst:
     """Return the graph with a way back from each end of a sentence to the begin of the next."""
-    _, kaldifst = modules()
+    _, kaldifst = import_decoders()
     result = kaldifst.StdVectorFst(graph)
     for state in range(result.num_states):
         cost = result.final(state).value
@@ -104,7 +104,7 @@ def sentences(graph: Fst) -> Fst:
 
 def largest_input(graph: Fst) -> int:
     """Return the largest input label, which is the number of outputs that a model must have at least."""
-    _, kaldifst = modules()
+    _, kaldifst = import_decoders()
     labels = (arc.ilabel for state in kaldifst.StateIterator(graph) for arc in kaldifst.ArcIterator(graph, state))
     return max(labels, default=0)
 
@@ -124,11 +124,11 @@ def acoustic_scores(log_posteriors: Array, log_priors: npt.NDArray[np.float64], 
     return np.ascontiguousarray((log_posteriors - shift) * np.float32(weights.scale), np.float32)
 
 
-def best_path(graph: Fst, scores: Array, pruning: Pruning) -> Best:
+def best_path(graph: Fst, scores: Array, pruning: Pruning) -> BestPath:
     """Search scores (T, S); where no path ends in a sentence's end, one that does not will do."""
     if not len(scores):
-        return Best([], 0.0, False)
-    kaldi_decoder, kaldifst = modules()
+        return BestPath([], 0.0, False)
+    kaldi_decoder, kaldifst = import_decoders()
     options = kaldi_decoder.FasterDecoderOptions(
         beam=pruning.beam, max_active=pruning.max_active, min_active=min(20, pruning.max_active - 1)
     )
@@ -137,11 +137,11 @@ def best_path(graph: Fst, scores: Array, pruning: Pruning) -> Best:
     complete = decoder.reached_final()
     found, best = decoder.get_best_path(use_final_probs=complete)
     if not found:
-        return Best([], math.inf, False)
+        return BestPath([], math.inf, False)
     _, _, words, weight = kaldifst.get_linear_symbol_sequence(best)
-    return Best(list(words), weight.value1 + weight.value2, complete)
+    return BestPath(list(words), weight.value1 + weight.value2, complete)
 
 
-def names(ids: Sequence[int], words: Sequence[str]) -> list[str]:
+def to_words(ids: Sequence[int], words: Sequence[str]) -> list[str]:
     """Turn word ids into words."""
     return [words[i - 1] for i in ids]

@@ -9,28 +9,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundelay.corpora.data_directory import read_split, splits
+from roundelay.corpora.data_directory import find_splits, read_split
 from roundelay.errors import DataError, suggest
 from roundelay.formats.kaldi_archives import read_scp
 from roundelay.speech.decoding.acoustic_bundle import Bundle
-from roundelay.speech.decoding.matching_features import remake
+from roundelay.speech.decoding.matching_features import make_matching_features
 from roundelay.speech.decoding.network_scorer import describe
-from roundelay.speech.features.network_inputs import Combined
-from roundelay.speech.preparation.prepared_data import DESCRIPTION, Prepared, open_prepared
+from roundelay.speech.features.network_inputs import CombinedInputs
+from roundelay.speech.preparation.prepared_data import DESCRIPTION, PreparedData, open_prepared
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Material:
+class DecodingSplit:
     """Utterances to decode, and what is said in them."""
 
     name: str
     """Of the folder that results go to, such as an4-test."""
     split: str
     """Its name; that of the folder where that is one split by itself."""
-    inputs: Combined
+    inputs: CombinedInputs
     transcripts: Mapping[str, Sequence[str]]
     digest: str | None
     """Of the prepared data that these are a split of; None for a corpus folder."""
@@ -42,10 +42,10 @@ class Material:
 
 
 @contextlib.contextmanager
-def open_material(
+def open_split(
     bundle: Bundle, data: Path, split: str, *, jobs: int = 1, resample: bool = False,
     progress: Progress = lambda *_: None,
-) -> Iterator[Material]:  # fmt: skip
+) -> Iterator[DecodingSplit]:  # fmt: skip
     """Open a split of prepared data, or make the features of a corpus folder's, for as long as the context lasts."""
     data = Path(data)
     if (data / DESCRIPTION).is_file():
@@ -55,19 +55,19 @@ def open_material(
     utterances = read_split(folder)
     archives = read_scp(folder / "feats.scp") if bundle.given_features and (folder / "feats.scp").is_file() else None
     with tempfile.TemporaryDirectory(prefix="roundelay-") as temporary:
-        inputs = remake(
+        inputs = make_matching_features(
             bundle, utterances, Path(temporary), archives=archives, jobs=jobs, resample=resample, progress=progress
         )
         transcripts = {utterance.id: utterance.words for utterance in utterances}
         corpus = data.resolve().name
         name, split = (corpus, corpus) if folder == data else (f"{corpus}-{split}", split)
-        yield _named(Material(name, split, inputs, transcripts, None))
+        yield _named(DecodingSplit(name, split, inputs, transcripts, None))
 
 
-def _named(material: Material) -> Material:
+def _named(material: DecodingSplit) -> DecodingSplit:
     """Name utterances in which nothing can be recognised."""
     for name in material.utterances:
-        if not material.inputs.lengths[material.inputs.number(name)]:
+        if not material.inputs.lengths[material.inputs.index(name)]:
             _log.warning(
                 "utterance %s: too short for a frame, so its words count as deleted; leave it out of wav.scp", name
             )
@@ -76,7 +76,7 @@ def _named(material: Material) -> Material:
 
 def _split_folder(data: Path, split: str) -> Path:
     """Find a split; a folder that is one split by itself is that split, whatever is asked for."""
-    found = splits(data)
+    found = find_splits(data)
     if list(found.values()) == [data]:
         return data
     if split not in found:
@@ -84,15 +84,15 @@ def _split_folder(data: Path, split: str) -> Path:
     return found[split]
 
 
-def _of_prepared(bundle: Bundle, prepared: Prepared, split: str) -> Material:
+def _of_prepared(bundle: Bundle, prepared: PreparedData, split: str) -> DecodingSplit:
     check_features(bundle, prepared)
     inputs = prepared.inputs(split, bundle.kinds, ivectors=bundle.ivectors)
     name = f"{prepared.folder.resolve().name}-{split}"
     transcripts = {u.id: u.words for u in prepared.utterances(split)}
-    return Material(name, split, inputs, transcripts, prepared.digest)
+    return DecodingSplit(name, split, inputs, transcripts, prepared.digest)
 
 
-def check_features(bundle: Bundle, prepared: Prepared) -> None:
+def check_features(bundle: Bundle, prepared: PreparedData) -> None:
     """Refuse data that were prepared with other features than the run's, and say in what they differ."""
     if prepared.digest == bundle.digest:
         return
@@ -114,7 +114,7 @@ def check_features(bundle: Bundle, prepared: Prepared) -> None:
         )
 
 
-def _digest(prepared: Prepared, file: str) -> str | None:
+def _digest(prepared: PreparedData, file: str) -> str | None:
     from roundelay.files import file_digest
 
     path = prepared.folder / file

@@ -13,7 +13,7 @@ from roundelay.files import file_digest, replacing
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.language import ngram
 from roundelay.speech.language.lexicon import Lexicon, read_pronunciations
-from roundelay.speech.preparation.language_stage import limited
+from roundelay.speech.preparation.language_stage import restrict_vocabulary
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Grammar:
 
 
 @dataclass(frozen=True)
-class KnownPhones(Lexicon):
+class FixedPhoneLexicon(Lexicon):
     """A lexicon whose phones are numbered as a run's tree has them, whether words use them all or not."""
 
     known: tuple[str, ...] = field(default=())
@@ -45,13 +45,13 @@ class KnownPhones(Lexicon):
         return list(self.known)
 
 
-def own_grammar(bundle: Bundle, language: str | None = None) -> Grammar:
+def find_grammar(bundle: Bundle, language: str | None = None) -> Grammar:
     """Return one of the run's own; by default the language model that its data were prepared with."""
     language = language or bundle.first_pass
     return Grammar(language, bundle.graph_path(language), bundle.folder / "lexicon.txt")
 
 
-def other_grammar(
+def build_grammar(
     bundle: Bundle, folder: Path, *, language: str = "flat", lexicon: Path | None = None, arpa: Path | None = None
 ) -> Grammar:
     """Build the graph of another lexicon or language model, or both, with the run's phones and senones.
@@ -59,25 +59,29 @@ def other_grammar(
     Without ``arpa`` any word may follow any other (``flat``), or the run's own language model holds for the words that
     both have.
     """
-    from roundelay.speech.language import decoding_graph as graph
+    from roundelay.speech.language.decoding_graph import build_ctc_graph, build_graph
 
-    spoken = known_phones(bundle, lexicon)
+    spoken = read_known_lexicon(bundle, lexicon)
     if arpa is not None:
-        name, model = arpa.stem, limited(ngram.read_arpa(arpa), spoken.words)
+        name, model = arpa.stem, restrict_vocabulary(ngram.read_arpa(arpa), spoken.words)
     elif language == "flat":
         name, model = "flat", ngram.flat(spoken.words if lexicon else bundle.vocabulary)
     else:
         bundle.graph_path(language)  # complains of a language that there is not
-        name, model = language, limited(ngram.read_arpa(bundle.folder / "G.arpa"), spoken.words)
+        name, model = language, restrict_vocabulary(ngram.read_arpa(bundle.folder / "G.arpa"), spoken.words)
     name = f"{lexicon.stem}-{name}" if lexicon else name
-    fst = graph.ctc(spoken, model, where=name) if bundle.ctc else graph.build(spoken, model, bundle.tree, where=name)
+    fst = (
+        build_ctc_graph(spoken, model, where=name)
+        if bundle.ctc
+        else build_graph(spoken, model, bundle.tree, where=name)
+    )
     folder.mkdir(parents=True, exist_ok=True)
     spoken.write(folder / "lexicon.txt")
     _write(fst, folder / f"{name}.fst")
     return Grammar(name, folder / f"{name}.fst", folder / "lexicon.txt")
 
 
-def known_phones(bundle: Bundle, lexicon: Path | None) -> KnownPhones:
+def read_known_lexicon(bundle: Bundle, lexicon: Path | None) -> FixedPhoneLexicon:
     """Read a lexicon, by default the run's; refuse words with phones that the run's network knows nothing of."""
     pronunciations = read_pronunciations(lexicon) if lexicon else bundle.lexicon.pronunciations
     known = set(bundle.phones)
@@ -88,7 +92,7 @@ def known_phones(bundle: Bundle, lexicon: Path | None) -> KnownPhones:
                     f"{lexicon}: {word!r} has the phone {phone!r}, which {bundle.run} was not trained on; write it "
                     f"with {' '.join(bundle.phones[1:])}"
                 )
-    return KnownPhones(pronunciations, known=tuple(bundle.phones))
+    return FixedPhoneLexicon(pronunciations, known=tuple(bundle.phones))
 
 
 def _write(fst: Any, path: Path) -> None:

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError
 from roundelay.files import read_json
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.extraction import MOMENTS, Copy, Extraction
-from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.features.network_inputs import CombinedInputs
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
 from roundelay.speech.gmm.ivector import BaumWelch, IvectorModel
 from roundelay.speech.preparation.adaptation_stage import ADAPTED, Adapter
@@ -29,10 +29,10 @@ _SPLIT = "new"
 _TAKEN = ("lexicon.txt", "graphs", "hmm")  # what adaptation reads
 
 
-def remake(
+def make_matching_features(
     bundle: Bundle, utterances: Sequence[Utterance], folder: Path, *, archives: Archives | None = None,
     jobs: int = 1, resample: bool = False, progress: Progress = lambda *_: None,
-) -> Combined:  # fmt: skip
+) -> CombinedInputs:  # fmt: skip
     """Write features below ``folder``, which is to be empty, and open them as the run's network hears them.
 
     ``archives`` is where given features are.  Audio at a lower rate than the run's is refused unless ``resample``.
@@ -54,14 +54,14 @@ def remake(
     if "adapted" in bundle.kinds:
         made["adapted"] = _adapt(bundle, copies, folder, jobs, progress)
     vectors = _vectors(bundle, copies, folder, progress) if bundle.ivectors else None
-    return Combined([made[kind] for kind in bundle.kinds], vectors)
+    return CombinedInputs([made[kind] for kind in bundle.kinds], vectors)
 
 
 def check_rates(bundle: Bundle, utterances: Iterable[Utterance]) -> None:
     """Refuse audio that lacks the upper part of the spectrum that the network was trained on."""
     needed = min(bundle.feature_settings.rate, bundle.source_rate or bundle.feature_settings.rate)
     for path in dict.fromkeys(utterance.audio for utterance in utterances):
-        rate = audio.info(path).rate
+        rate = audio_files.info(path).rate
         if rate < needed:
             raise DataError(
                 f"{path}: {rate} samples a second, and the run was trained on {needed}; take a recording at {needed} "

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roundelay.speech.decoding.beam_search import Array, Best, Pruning, modules
+from roundelay.speech.decoding.beam_search import Array, BestPath, Pruning, import_decoders
 
 _MOST_STEPS = 200_000
 """After so many, what was found by then is all there is."""
@@ -69,11 +69,11 @@ class Lattice:
         return found
 
 
-def n_best(graph: Any, scores: Array, pruning: Pruning, count: int) -> list[Best]:
+def n_best(graph: Any, scores: Array, pruning: Pruning, count: int) -> list[BestPath]:
     """List the best word sequences, best first; max_active does not count here."""
     if not len(scores):
-        return [Best([], 0.0, False)]
-    found: list[Best] = []
+        return [BestPath([], 0.0, False)]
+    found: list[BestPath] = []
     for share in _SHARES:
         found = _n_best(graph, scores, pruning.beam, share * pruning.beam, count)
         if len(found) >= count:
@@ -81,16 +81,16 @@ def n_best(graph: Any, scores: Array, pruning: Pruning, count: int) -> list[Best
     return found
 
 
-def _n_best(graph: Any, scores: Array, beam: float, lattice_beam: float, count: int) -> list[Best]:
-    kaldi_decoder, _ = modules()
+def _n_best(graph: Any, scores: Array, beam: float, lattice_beam: float, count: int) -> list[BestPath]:
+    kaldi_decoder, _ = import_decoders()
     options = kaldi_decoder.LatticeSimpleDecoderConfig(beam=beam, lattice_beam=lattice_beam)
     decoder = kaldi_decoder.LatticeSimpleDecoder(graph, options)
     decoder.decode(kaldi_decoder.DecodableCtc(scores))
     complete = math.isfinite(decoder.final_relative_cost())
     found, lattice = decoder.get_raw_lattice(use_final_probs=complete)
     if not found:
-        return [Best([], math.inf, False)]
-    return [Best(list(words), cost, complete) for cost, words in read_lattice(lattice).best(count)]
+        return [BestPath([], math.inf, False)]
+    return [BestPath(list(words), cost, complete) for cost, words in read_lattice(lattice).best(count)]
 
 
 def read_lattice(lattice: Any) -> Lattice:

@@ -17,20 +17,20 @@ from roundelay.speech.decoding.beam_search import (
     Pruning,
     Weights,
     acoustic_scores,
+    add_word_penalty,
     best_path,
     check_fit,
-    modules,
-    names,
-    sentences,
+    import_decoders,
+    repeat_sentences,
+    to_words,
 )
-from roundelay.speech.decoding.beam_search import penalised as with_penalty
-from roundelay.speech.decoding.grammar import Grammar, known_phones
+from roundelay.speech.decoding.grammar import Grammar, read_known_lexicon
 from roundelay.speech.decoding.nbest import n_best
 from roundelay.speech.decoding.network_scorer import Scorer, load_network
-from roundelay.speech.decoding.word_times import Timer
-from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.decoding.word_times import WordTimer
+from roundelay.speech.features.network_inputs import CombinedInputs
 from roundelay.speech.language.decoding_graph import read_graph
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.worker_pool import WorkerPool
 
 Array = npt.NDArray[Any]
 Item = tuple[str, Array]
@@ -56,7 +56,7 @@ class RecognitionPlan:
 
 
 @dataclass(frozen=True)
-class Recognised:
+class RecognisedUtterance:
     """What was recognised in an utterance, with the first of the plan's weights; other weights only give words."""
 
     utterance: str
@@ -82,21 +82,21 @@ class Recogniser:
         self.bundle = Bundle.open(run)
         self.scorer = Scorer(load_network(run, self.bundle))
         own = grammar.lexicon == self.bundle.folder / "lexicon.txt"
-        self.lexicon = self.bundle.lexicon if own else known_phones(self.bundle, grammar.lexicon)
+        self.lexicon = self.bundle.lexicon if own else read_known_lexicon(self.bundle, grammar.lexicon)
         self._graph = read_graph(grammar.graph)
         if not own:
             check_fit(self._graph, self.bundle.outputs, str(grammar.graph))
         self.graph = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning has three at a time
 
     def _with_penalty(self, penalty: float, several: bool) -> Any:
-        _, kaldifst = modules()
-        graph = with_penalty(self._graph, penalty, len(self.lexicon.words))
-        return kaldifst.StdConstFst(sentences(graph) if several else graph)
+        _, kaldifst = import_decoders()
+        graph = add_word_penalty(self._graph, penalty, len(self.lexicon.words))
+        return kaldifst.StdConstFst(repeat_sentences(graph) if several else graph)
 
     @functools.cached_property
-    def timer(self) -> Timer:
+    def timer(self) -> WordTimer:
         """Return what finds the times of words."""
-        return Timer(self.lexicon, None if self.bundle.ctc else self.bundle.tree)
+        return WordTimer(self.lexicon, None if self.bundle.ctc else self.bundle.tree)
 
     @property
     def frame_seconds(self) -> float:
@@ -109,7 +109,7 @@ class Recogniser:
             return np.log(np.asarray(given, np.float64))
         return np.zeros(self.bundle.outputs) if self.bundle.ctc else np.log(self.bundle.priors)
 
-    def __call__(self, plan: RecognitionPlan, chunk: Sequence[Item]) -> list[Recognised]:
+    def __call__(self, plan: RecognitionPlan, chunk: Sequence[Item]) -> list[RecognisedUtterance]:
         """Recognise some utterances."""
         found, scores = zip(*(self._one(plan, *item) for item in chunk), strict=True) if chunk else ((), ())
         if not plan.times:
@@ -121,7 +121,7 @@ class Recogniser:
 
     def _one(
         self, plan: RecognitionPlan, utterance: str, features: Array
-    ) -> tuple[Recognised, npt.NDArray[np.float32]]:
+    ) -> tuple[RecognisedUtterance, npt.NDArray[np.float32]]:
         first, *rest = plan.weights
         graph, priors = self.graph(first.penalty, plan.sentences), self.log_priors(plan.priors)  # made once: not timed
         start = time.process_time()
@@ -129,9 +129,9 @@ class Recogniser:
         scores = acoustic_scores(posteriors, priors, first)
         best = best_path(graph, scores, plan.pruning)
         spent = time.process_time() - start
-        found = Recognised(
+        found = RecognisedUtterance(
             utterance,
-            names(best.words, self.lexicon.words),
+            to_words(best.words, self.lexicon.words),
             len(features) * self.bundle.feature_settings.frame_shift_seconds,
             spent,
             best.complete,
@@ -141,7 +141,7 @@ class Recogniser:
         return found, scores
 
     def _words(self, scores: npt.NDArray[np.float32], weights: Weights, plan: RecognitionPlan) -> list[str]:
-        return names(
+        return to_words(
             best_path(self.graph(weights.penalty, plan.sentences), scores, plan.pruning).words, self.lexicon.words
         )
 
@@ -149,21 +149,23 @@ class Recogniser:
         self, scores: npt.NDArray[np.float32], weights: Weights, plan: RecognitionPlan
     ) -> list[tuple[float, list[str]]]:
         found = n_best(self.graph(weights.penalty, plan.sentences), scores, plan.pruning, plan.nbest)
-        return [(best.cost, names(best.words, self.lexicon.words)) for best in found]
+        return [(best.cost, to_words(best.words, self.lexicon.words)) for best in found]
 
 
 @functools.lru_cache(maxsize=2)
-def recogniser(run: Path, grammar: Grammar, _when: tuple[int, ...]) -> Recogniser:
+def load_recogniser(run: Path, grammar: Grammar, _when: tuple[int, ...]) -> Recogniser:
     """Load once in each process; changed files are loaded again."""
     return Recogniser(run, grammar)
 
 
 def _loaded(plan: RecognitionPlan) -> Recogniser:
     files = (plan.run / "model.safetensors", plan.run / "settings.toml", plan.grammar.graph)
-    return recogniser(plan.run, plan.grammar, tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files))
+    return load_recogniser(
+        plan.run, plan.grammar, tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files)
+    )
 
 
-def recognise_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> list[Recognised]:
+def recognise_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> list[RecognisedUtterance]:
     """Recognise some utterances, each with all of the plan's weights."""
     return _loaded(plan)(plan, chunk)
 
@@ -175,7 +177,7 @@ def mean_posterior_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> tuple[
     return sum(map(len, posteriors)), np.sum([found.sum(0) for found in posteriors], axis=0)
 
 
-def chunks(inputs: Combined, utterances: Sequence[str]) -> Iterator[list[Item]]:
+def chunks(inputs: CombinedInputs, utterances: Sequence[str]) -> Iterator[list[Item]]:
     """Read utterances in chunks that are worth sending."""
     chunk: list[Item] = []
     frames = 0
@@ -191,11 +193,11 @@ def chunks(inputs: Combined, utterances: Sequence[str]) -> Iterator[list[Item]]:
 
 def recognise(
     plan: RecognitionPlan,
-    inputs: Combined,
+    inputs: CombinedInputs,
     utterances: Sequence[str],
-    workers: Workers,
+    workers: WorkerPool,
     progress: Progress = lambda *_: None,
-) -> Iterator[Recognised]:
+) -> Iterator[RecognisedUtterance]:
     """Recognise utterances in their order."""
     done = 0
     for part in workers.map(recognise_chunk, plan, chunks(inputs, utterances)):

@@ -17,14 +17,14 @@ from roundelay.files import digest, read_json, write_json, write_text
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.decoding.beam_search import Pruning, Weights
-from roundelay.speech.decoding.decoding_data import Material, open_material
-from roundelay.speech.decoding.grammar import Grammar, other_grammar, own_grammar
+from roundelay.speech.decoding.decoding_data import DecodingSplit, open_split
+from roundelay.speech.decoding.grammar import Grammar, build_grammar, find_grammar
 from roundelay.speech.decoding.network_scorer import open_run
-from roundelay.speech.decoding.recogniser import Recognised, RecognitionPlan, recognise
-from roundelay.speech.decoding.weight_tuning import Tuned, cached, tune, usual
+from roundelay.speech.decoding.recogniser import RecognisedUtterance, RecognitionPlan, recognise
+from roundelay.speech.decoding.weight_tuning import TunedWeights, default_weights, read_tuned, tune
 from roundelay.speech.decoding.word_error_rate import Wer
 from roundelay.speech.preparation.prepared_data import DESCRIPTION
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
@@ -58,20 +58,20 @@ class DecodeSettings:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodingResult:
     """What was recognised, and how well."""
 
     folder: Path
     wer: Wer
     report: dict[str, Any]
     """What wer.json says."""
-    utterances: list[Recognised]
+    utterances: list[RecognisedUtterance]
 
 
 def decode_run(
     run: Path, data: Path | None = None, split: str = "test", *, language: str | None = None,
     settings: DecodeSettings | None = None, progress: Progress = lambda *_: None,
-) -> Decoded:  # fmt: skip
+) -> DecodingResult:  # fmt: skip
     """Decode a split of ``data`` (prepared data or a corpus folder; by default what the run was trained on).
 
     Results are written below ``RUN/decode``, in a folder named after data, split and language.
@@ -82,7 +82,7 @@ def decode_run(
         if settings.weights_of is not None:
             _weights_of(settings.weights_of, grammar)  # or say at once that there are none
         data = data if data is not None else _own_data(bundle)
-        with open_material(
+        with open_split(
             bundle, data, split, jobs=settings.jobs, resample=settings.resample, progress=progress
         ) as material:
             if split in trained_on(bundle) and material.digest == bundle.digest:
@@ -92,7 +92,7 @@ def decode_run(
             plan = RecognitionPlan(
                 run, grammar, (tuned.weights,), settings.pruning, times=True, nbest=settings.nbest, priors=tuned.priors
             )
-            with Workers(settings.jobs) as workers:
+            with WorkerPool(settings.jobs) as workers:
                 found = list(
                     recognise(
                         plan, material.inputs, material.utterances, workers,
@@ -102,7 +102,7 @@ def decode_run(
             return _finish(run, data, material, plan, tuned, found)
 
 
-def _name_unknown(material: Material, grammar: Grammar) -> None:
+def _name_unknown(material: DecodingSplit, grammar: Grammar) -> None:
     """Name words that are said and cannot be recognised: they count as errors."""
     known = set(grammar.words())
     unknown = [word for words in material.transcripts.values() for word in words if word not in known]
@@ -126,10 +126,10 @@ def _own_data(bundle: Bundle) -> Path:
 def grammar_for(bundle: Bundle, language: str | None, settings: DecodeSettings) -> Iterator[Grammar]:
     """Give the graph to decode with; one that had to be built is there as long as the context lasts."""
     if settings.lexicon is None and settings.arpa is None:
-        yield own_grammar(bundle, language)
+        yield find_grammar(bundle, language)
         return
     with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
-        yield other_grammar(
+        yield build_grammar(
             bundle, Path(folder), language=language or "flat", lexicon=settings.lexicon, arpa=settings.arpa
         )
 
@@ -137,23 +137,23 @@ def grammar_for(bundle: Bundle, language: str | None, settings: DecodeSettings) 
 def choose_weights(
     bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None = None,
     progress: Progress = lambda *_: None,
-) -> Tuned:  # fmt: skip
+) -> TunedWeights:  # fmt: skip
     """Take the weights that are given; choose the others on dev, or take those that were chosen before."""
     given = {name: getattr(settings, name) for name in ("scale", "penalty", "prior")}
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) == 3:
-        return Tuned(Weights(**given), None)
+        return TunedWeights(Weights(**given), None)
     if settings.weights_of is not None:
         tuned = _weights_of(settings.weights_of, grammar)
     else:
-        before = None if settings.dev else cached(bundle.run, grammar)
+        before = None if settings.dev else read_tuned(bundle.run, grammar)
         tuned = before or _tune(bundle, grammar, settings, data, progress)
     return replace(tuned, weights=replace(tuned.weights, **given), on=None if given else tuned.on)
 
 
-def _weights_of(run: Path, grammar: Grammar) -> Tuned:
+def _weights_of(run: Path, grammar: Grammar) -> TunedWeights:
     other = Bundle.open(run)
-    found = cached(run, own_grammar(other, grammar.name)) if grammar.name in other.languages else None
+    found = read_tuned(run, find_grammar(other, grammar.name)) if grammar.name in other.languages else None
     if found is None:
         raise DataError(f"{run}: no weights chosen there for {grammar.name}; decode with it first")
     return found
@@ -167,10 +167,12 @@ def trained_on(bundle: Bundle) -> list[str]:
     return found
 
 
-def _tune(bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None, progress: Progress) -> Tuned:
+def _tune(
+    bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None, progress: Progress
+) -> TunedWeights:
     """Tune on the dev split of the first of these that has one: what is asked for, the run's data, what is decoded."""
     if settings.dev is not None:
-        with open_material(bundle, settings.dev, DEV, jobs=settings.jobs, resample=settings.resample) as material:
+        with open_split(bundle, settings.dev, DEV, jobs=settings.jobs, resample=settings.resample) as material:
             return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
     for candidate in (bundle.data, data):
         if candidate is None or not _has_dev(candidate):
@@ -179,11 +181,11 @@ def _tune(bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path
             _log.warning("%s: trained on %s, so no weights are chosen on it; --weights-of may help", bundle.run, DEV)
             continue
         try:
-            with open_material(bundle, candidate, DEV, jobs=settings.jobs, resample=settings.resample) as material:
+            with open_split(bundle, candidate, DEV, jobs=settings.jobs, resample=settings.resample) as material:
                 return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
         except DataError as error:
             _log.warning("cannot tune on %s: %s", candidate, error)
-    found = usual(bundle.objective)
+    found = default_weights(bundle.objective)
     _log.warning(
         "%s: no dev split to choose weights on; taking scale %g, penalty %g, prior %g; --dev names data with one",
         bundle.run, found.weights.scale, found.weights.penalty, found.weights.prior,
@@ -203,10 +205,11 @@ def _has_dev(data: Path) -> bool:
 
 
 def _finish(
-    run: Path, data: Path, material: Material, plan: RecognitionPlan, tuned: Tuned, found: list[Recognised]
-) -> Decoded:  # fmt: skip
+    run: Path, data: Path, material: DecodingSplit, plan: RecognitionPlan, tuned: TunedWeights,
+    found: list[RecognisedUtterance],
+) -> DecodingResult:  # fmt: skip
     """Score, and write everything; wer.json last."""
-    wer = Wer.of(material.transcripts, {item.utterance: item.words for item in found})
+    wer = Wer.from_words(material.transcripts, {item.utterance: item.words for item in found})
     folder = _place(run / FOLDER, f"{material.name}-{plan.grammar.name}", data)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "wer.json").unlink(missing_ok=True)
@@ -235,7 +238,7 @@ def _finish(
     }
     report["decoded"] = _log_decoding(run, material, report)
     write_json(folder / "wer.json", report)
-    return Decoded(folder, wer, report, found)
+    return DecodingResult(folder, wer, report, found)
 
 
 def _place(parent: Path, name: str, data: Path) -> Path:
@@ -254,18 +257,18 @@ def _is_of_other(data: Path, folder: Path) -> bool:
         return False
 
 
-def ctm(item: Recognised) -> Iterator[str]:
+def ctm(item: RecognisedUtterance) -> Iterator[str]:
     """Give a line for each word: utterance, channel, begin, length, word."""
     for word, (begin, end) in zip(item.words, item.times, strict=True):
         yield f"{item.utterance} 1 {begin:.2f} {end - begin:.2f} {word}\n"
 
 
-def _nbest(item: Recognised) -> dict[str, Any]:
+def _nbest(item: RecognisedUtterance) -> dict[str, Any]:
     found = [{"cost": cost, "words": " ".join(words)} for cost, words in item.alternatives]
     return {"utterance": item.utterance, "best": found}
 
 
-def _log_decoding(run: Path, material: Material, report: dict[str, Any]) -> int:
+def _log_decoding(run: Path, material: DecodingSplit, report: dict[str, Any]) -> int:
     """Note that a split was decoded, and count how often it has been by now, wherever its data lay."""
     path, said = run / FOLDER / LOG, digest(material.transcripts)
     row = {"material": material.name, "transcripts": said} | {

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError, SettingsError
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.speech.decoding.acoustic_bundle import Bundle
-from roundelay.speech.decoding.matching_features import remake
+from roundelay.speech.decoding.matching_features import make_matching_features
 from roundelay.speech.decoding.network_scorer import open_run
-from roundelay.speech.decoding.recogniser import Recognised, RecognitionPlan, recognise
+from roundelay.speech.decoding.recogniser import RecognisedUtterance, RecognitionPlan, recognise
 from roundelay.speech.decoding.split_decoding import DecodeSettings, choose_weights, grammar_for
 from roundelay.speech.features.mel_features import num_frames
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
@@ -121,27 +121,27 @@ def transcribe(
     utterances = [part for i, file in enumerate(files) for part in _parts(i, file, cuts[i], seconds[i])]
     with grammar_for(bundle, language, settings) as grammar, tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
         tuned = choose_weights(bundle, grammar, settings, None, progress)
-        inputs = remake(
+        inputs = make_matching_features(
             bundle, utterances, Path(folder), jobs=settings.jobs, resample=settings.resample, progress=progress
         )
         plan = RecognitionPlan(
             Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors, sentences=True
         )
-        with Workers(settings.jobs) as workers:
+        with WorkerPool(settings.jobs) as workers:
             found = recognise(
                 plan, inputs, [utterance.id for utterance in utterances], workers,
                 lambda done, total: progress("decoding", done, total),
             )  # fmt: skip
             results = iter(list(found))
     return [
-        Transcript(file, length, join([_words(next(results), begin) for begin, _ in parts], parts))
+        Transcript(file, length, join_windows([_words(next(results), begin) for begin, _ in parts], parts))
         for file, length, parts in zip(files, seconds, cuts, strict=True)
     ]
 
 
 def _seconds(bundle: Bundle, file: Path) -> float:
     """Return a file's length; refuse one without a frame, and say what is not listened to."""
-    info, settings = audio.info(file), bundle.feature_settings
+    info, settings = audio_files.info(file), bundle.feature_settings
     if num_frames(int(info.seconds * settings.rate), settings) < 1:
         raise DataError(f"{file}: {info.seconds:.3f} s of audio; a frame alone takes {settings.frame_length_seconds} s")
     if info.channels > 1:
@@ -155,21 +155,21 @@ def _parts(number: int, file: Path, cuts: Sequence[tuple[float, float]], seconds
         yield Utterance(f"{number}-{i}", file, str(number), (), begin=begin if begin else None, end=last)
 
 
-def _words(found: Recognised, offset: float) -> list[Word]:
+def _words(found: RecognisedUtterance, offset: float) -> list[Word]:
     return [Word(w, begin + offset, end + offset) for w, (begin, end) in zip(found.words, found.times, strict=True)]
 
 
-def join(parts: Sequence[Sequence[Word]], cuts: Sequence[tuple[float, float]]) -> list[Word]:
+def join_windows(parts: Sequence[Sequence[Word]], cuts: Sequence[tuple[float, float]]) -> list[Word]:
     """Put the words of overlapping windows into one list, none twice."""
     bounds = [float("-inf")]
     for (left, right), ((_, end), (begin, _)) in zip(pairwise(parts), pairwise(cuts), strict=True):
-        bounds.append(meeting([*left, *right], begin, end))
+        bounds.append(find_joint([*left, *right], begin, end))
     bounds.append(float("inf"))
     spans = zip(parts, pairwise(bounds), strict=True)
     return [word for words, (low, high) in spans for word in words if low <= word.middle < high]
 
 
-def meeting(words: Iterable[Word], begin: float, end: float) -> float:
+def find_joint(words: Iterable[Word], begin: float, end: float) -> float:
     """Choose the time in an overlap that is in the middle of the longest pause; half-way if there is none."""
     free, longest, best = begin, 0.0, (begin + end) / 2
     inside = sorted((word.begin, word.end) for word in words if word.end > begin and word.begin < end)

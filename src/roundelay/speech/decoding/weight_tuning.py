@@ -17,11 +17,11 @@ import numpy as np
 
 from roundelay.files import file_digest, read_json, write_json
 from roundelay.speech.decoding.beam_search import Pruning, Weights
-from roundelay.speech.decoding.decoding_data import Material
+from roundelay.speech.decoding.decoding_data import DecodingSplit
 from roundelay.speech.decoding.grammar import Grammar
 from roundelay.speech.decoding.recogniser import RecognitionPlan, chunks, mean_posterior_chunk, recognise
-from roundelay.speech.decoding.word_error_rate import Scored
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.decoding.word_error_rate import ScoredUtterance
+from roundelay.speech.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
@@ -38,7 +38,7 @@ _FLOOR = 1e-5
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedWeights:
     """The weights to decode with, and where they come from."""
 
     weights: Weights
@@ -51,44 +51,44 @@ class Tuned:
     """For CTC: how often the network says each output."""
 
 
-def key_of(run: Path, grammar: Grammar) -> dict[str, str]:
+def weights_key(run: Path, grammar: Grammar) -> dict[str, str]:
     """Return what weights hold for: this model with this graph."""
     return {"model": file_digest(run / "model.safetensors"), "graph": grammar.digest()}
 
 
-def cached(run: Path, grammar: Grammar) -> Tuned | None:
+def read_tuned(run: Path, grammar: Grammar) -> TunedWeights | None:
     """Read the weights that were chosen before for this model and graph."""
     path = _path(run, grammar)
     if not path.is_file():
         return None
     said = read_json(path)
-    if said.get("key") != key_of(run, grammar):
+    if said.get("key") != weights_key(run, grammar):
         return None
     priors = tuple(said["priors"]) if said.get("priors") else None
-    return Tuned(Weights(**said["weights"]), said["on"], said["wer"], said["points"], priors)
+    return TunedWeights(Weights(**said["weights"]), said["on"], said["wer"], said["points"], priors)
 
 
-def usual(objective: str) -> Tuned:
+def default_weights(objective: str) -> TunedWeights:
     """Return usual weights, for where there is nothing to tune on."""
-    return Tuned(replace(_STARTS[objective], prior=0.0) if objective == "ctc" else _STARTS[objective], None)
+    return TunedWeights(replace(_STARTS[objective], prior=0.0) if objective == "ctc" else _STARTS[objective], None)
 
 
 def tune(
-    run: Path, objective: str, grammar: Grammar, material: Material, jobs: int = 1,
+    run: Path, objective: str, grammar: Grammar, material: DecodingSplit, jobs: int = 1,
     progress: Progress = lambda *_: None,
-) -> Tuned:  # fmt: skip
+) -> TunedWeights:  # fmt: skip
     """Choose weights on ``material`` and keep them in the run's folder."""
     chosen = _some(material)
-    with Workers(jobs) as workers:
+    with WorkerPool(jobs) as workers:
         walk = _Walk(RecognitionPlan(run, grammar, (), BEAM), material, chosen, workers, progress)
         if objective == "ctc":
             walk.take_priors()
         best = walk.run(_STARTS[objective])
     words = sum(len(material.transcripts[name]) for name in chosen)
     wer = 100.0 * walk.errors[best] / max(words, 1)
-    tuned = Tuned(best, material.name, wer, len(walk.errors), walk.plan.priors)
+    tuned = TunedWeights(best, material.name, wer, len(walk.errors), walk.plan.priors)
     points = [asdict(weights) | {"errors": errors} for weights, errors in walk.errors.items()]
-    description = asdict(tuned) | {"key": key_of(run, grammar), "utterances": len(chosen), "tried": points}
+    description = asdict(tuned) | {"key": weights_key(run, grammar), "utterances": len(chosen), "tried": points}
     path = _path(run, grammar)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, description)
@@ -103,10 +103,10 @@ def _path(run: Path, grammar: Grammar) -> Path:
     return run / "decode" / f"tuned-{grammar.name}.json"
 
 
-def _some(material: Material) -> list[str]:
+def _some(material: DecodingSplit) -> list[str]:
     """Take utterances as if by chance, the same each time, until there are enough."""
     names = sorted(material.utterances, key=lambda name: hashlib.sha256(name.encode()).digest())
-    ends = np.cumsum([material.inputs.lengths[material.inputs.number(name)] for name in names])
+    ends = np.cumsum([material.inputs.lengths[material.inputs.index(name)] for name in names])
     return names[: 1 + int(np.searchsorted(ends, _MOST_FRAMES))]
 
 
@@ -114,7 +114,12 @@ class _Walk:
     """Try settings, remembering all that were tried."""
 
     def __init__(
-        self, plan: RecognitionPlan, material: Material, utterances: Sequence[str], workers: Workers, progress: Progress
+        self,
+        plan: RecognitionPlan,
+        material: DecodingSplit,
+        utterances: Sequence[str],
+        workers: WorkerPool,
+        progress: Progress,
     ) -> None:
         self.plan, self._material, self._utterances = plan, material, utterances
         self._workers, self._progress = workers, progress
@@ -154,7 +159,7 @@ class _Walk:
         for item in found:
             reference = self._material.transcripts[item.utterance]
             for i, words in enumerate([item.words, *item.others]):
-                counts[i] += Scored.of(item.utterance, reference, words).errors
+                counts[i] += ScoredUtterance.from_words(item.utterance, reference, words).errors
         self.errors.update(zip(settings, counts, strict=True))
 
 

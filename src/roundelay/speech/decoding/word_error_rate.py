@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredUtterance:
     """One utterance: what was said, what was recognised, and how they differ."""
 
     utterance: str
@@ -50,29 +50,35 @@ class Scored:
         return len(self.reference)
 
     @staticmethod
-    def of(utterance: str, reference: Sequence[str], hypothesis: Sequence[str]) -> Scored:
+    def from_words(utterance: str, reference: Sequence[str], hypothesis: Sequence[str]) -> ScoredUtterance:
         """Align two word sequences with the fewest errors, each counting one."""
         try:
             import kaldialign
         except ImportError as error:
             raise MissingExtra("kaldialign", "speech") from error
         counts = kaldialign.edit_distance(list(reference), list(hypothesis))
-        return Scored(utterance, tuple(reference), tuple(hypothesis), counts["ins"], counts["del"], counts["sub"])
+        return ScoredUtterance(
+            utterance, tuple(reference), tuple(hypothesis), counts["ins"], counts["del"], counts["sub"]
+        )
 
 
 @dataclass(frozen=True)
 class Wer:
     """The word error rate of a set of utterances."""
 
-    utterances: tuple[Scored, ...]
+    utterances: tuple[ScoredUtterance, ...]
 
     @classmethod
-    def of(cls, references: Mapping[str, Sequence[str]], hypotheses: Mapping[str, Sequence[str]]) -> Wer:
+    def from_words(cls, references: Mapping[str, Sequence[str]], hypotheses: Mapping[str, Sequence[str]]) -> Wer:
         """Score hypotheses; an utterance without one counts as if nothing had been recognised."""
         for name in hypotheses:
             if name not in references:
                 raise DataError(f"utterance {name!r} was recognised but has no transcript; add it to text")
-        result = cls(tuple(Scored.of(name, words, hypotheses.get(name, ())) for name, words in references.items()))
+        result = cls(
+            tuple(
+                ScoredUtterance.from_words(name, words, hypotheses.get(name, ())) for name, words in references.items()
+            )
+        )
         if not result.words:
             raise DataError(f"no word in the transcripts of {len(references)} utterances; no error rate without")
         return result
@@ -126,12 +132,17 @@ class Wer:
             raise DataError(f"{path}: nothing was decoded there; run roundelay decode first")
         try:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-            return cls(tuple(Scored.of(r["utterance"], r["reference"].split(), r["hypothesis"].split()) for r in rows))
+            return cls(
+                tuple(
+                    ScoredUtterance.from_words(r["utterance"], r["reference"].split(), r["hypothesis"].split())
+                    for r in rows
+                )
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}: not scored utterances ({error}); decode again") from None
 
 
-def _row(scored: Scored) -> dict[str, Any]:
+def _row(scored: ScoredUtterance) -> dict[str, Any]:
     return {
         "utterance": scored.utterance,
         "reference": " ".join(scored.reference),

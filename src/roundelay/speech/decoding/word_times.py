@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.decoding.beam_search import modules
+from roundelay.speech.decoding.beam_search import import_decoders
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.hmm import GraphBuilder, Spelling
@@ -25,7 +25,7 @@ Span = tuple[int, int]
 """First frame, and the frame after the last."""
 
 
-class Timer:
+class WordTimer:
     """Find the frames of each word, through the senones of a tree, or through CTC's phones where there is none."""
 
     def __init__(self, lexicon: Lexicon, tree: Tree | None) -> None:
@@ -43,7 +43,8 @@ class Timer:
         else:
             found = [self._by_ctc(some, of_some) for some, of_some in zip(words, scores, strict=True)]
         return [
-            spans or spread(len(some), len(of_some)) for spans, some, of_some in zip(found, words, scores, strict=True)
+            spans or spread_evenly(len(some), len(of_some))
+            for spans, some, of_some in zip(found, words, scores, strict=True)
         ]
 
     def _by_states(self, words: Sequence[Sequence[str]], scores: Sequence[Array]) -> list[list[Span]]:
@@ -55,29 +56,21 @@ class Timer:
         heard = [scores[i].T[graph.senones] for i, graph in zip(said, graphs, strict=True)]
         for i, graph, path in zip(said, graphs, search(graphs, heard, self._transitions), strict=True):
             if path is not None:
-                result[i] = _word_spans(Alignment.of_path(graph, path))
+                result[i] = list(Alignment.from_path(graph, path).word_spans().values())
         return result
 
     def _by_ctc(self, words: Sequence[str], scores: Array) -> list[Span]:
-        from roundelay.speech.language.decoding_graph import ctc_linear
+        from roundelay.speech.language.decoding_graph import build_linear_ctc_graph
 
         if not words:
             return []
-        kaldi_decoder, _ = modules()
-        graph = ctc_linear(words, self._lexicon)  # a name of its own: the decoder does not keep it alive
+        kaldi_decoder, _ = import_decoders()
+        graph = build_linear_ctc_graph(words, self._lexicon)  # a name of its own: the decoder does not keep it alive
         decoder = kaldi_decoder.FasterDecoder(graph, kaldi_decoder.FasterDecoderOptions(beam=1e4))
         decoder.decode(kaldi_decoder.DecodableCtc(scores))
         if not decoder.reached_final():
             return []
         return _spans(decoder.get_best_path()[1])
-
-
-def _word_spans(found: Alignment) -> list[Span]:
-    spans: dict[int, Span] = {}
-    for word, (begin, end) in zip(found.words.tolist(), pairwise(found.starts.tolist()), strict=True):
-        if word >= 0:
-            spans[word] = (spans.get(word, (begin, end))[0], end)
-    return [spans[word] for word in sorted(spans)]
 
 
 def _spans(best: Any) -> list[Span]:
@@ -99,7 +92,7 @@ def _spans(best: Any) -> list[Span]:
     return list(zip(begins, ends, strict=True))
 
 
-def spread(count: int, frames: int) -> list[Span]:
+def spread_evenly(count: int, frames: int) -> list[Span]:
     """Share frames evenly among words."""
     bounds = np.linspace(0, frames, count + 1).round().astype(int).tolist()
     return list(pairwise(bounds))

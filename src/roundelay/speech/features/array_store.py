@@ -132,7 +132,7 @@ class ArrayStore(Mapping[str, Array]):
         """Return the number of rows of an utterance without reading it."""
         return int(self.lengths[self._numbers[utterance]])
 
-    def number(self, utterance: str) -> int:
+    def index(self, utterance: str) -> int:
         """Return the position of an utterance in ``ids``, ``lengths``, ``shards`` and ``starts``."""
         return self._numbers[utterance]
 
@@ -282,7 +282,7 @@ def write_index(folder: Path, shards: Sequence[ArrayShard], dim: int, dtype: str
     write_json(folder / INDEX, index)
 
 
-def fresh(folder: str | os.PathLike[str]) -> Path:
+def make_empty_folder(folder: str | os.PathLike[str]) -> Path:
     """Empty a store's folder, the index first, and make it where it is not there."""
     folder = Path(folder)
     (folder / INDEX).unlink(missing_ok=True)
@@ -297,7 +297,7 @@ class StoreWriter:
 
     def __init__(self, folder: str | os.PathLike[str], *, dim: int, dtype: str = "float32") -> None:
         assert sys.byteorder == "little", "stores are mapped as they are"
-        self.folder = fresh(folder)
+        self.folder = make_empty_folder(folder)
         self._dim, self._dtype = dim, dtype
         self._shards: list[ArrayShard] = []
         self._open = _OpenShard(self.folder, 0, dtype)

@@ -20,20 +20,20 @@ import torch
 from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError
 from roundelay.files import write_json
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.formats.kaldi_archives import read_matrix_at
 from roundelay.speech.features.array_store import (
     UTTERANCES_PER_SHARD,
     ArrayShard,
     ArrayStore,
-    fresh,
+    make_empty_folder,
     rewrite_shard,
     write_index,
     write_shard,
 )
 from roundelay.speech.features.mel_features import FeatureSettings, extract
-from roundelay.speech.features.normalisation import Moments, Scope, group, pooled
-from roundelay.speech.features.speed_perturbation import copy_name, speed
+from roundelay.speech.features.normalisation import Moments, Scope, moments_group, pool_moments
+from roundelay.speech.features.speed_perturbation import change_speed, copy_name
 
 Array = npt.NDArray[np.float32]
 
@@ -58,7 +58,7 @@ class Sound:
     """The share of samples at full scale."""
 
     @staticmethod
-    def of(samples: Array, rate: int) -> Sound:
+    def from_samples(samples: Array, rate: int) -> Sound:
         """Look at samples."""
         size = np.abs(samples)
         peak = float(size.max(initial=0.0))
@@ -91,7 +91,7 @@ class Copy:
         return copy_name(self.utterance.speaker, self.speed)
 
 
-def copies(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[Copy]:
+def list_copies(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[Copy]:
     """List utterances as they are, then at the other speeds."""
     return [Copy(utterance, factor) for factor in (1.0, *speeds) for utterance in utterances]
 
@@ -99,7 +99,7 @@ def copies(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[Cop
 def read_samples(utterance: Utterance, rate: int) -> Array:
     """Read an utterance's samples; an error names it."""
     try:
-        samples, _ = audio.read(
+        samples, _ = audio_files.read(
             utterance.audio, rate=rate, channel=utterance.channel, begin=utterance.begin, end=utterance.end
         )
     except DataError as error:
@@ -129,7 +129,7 @@ class Extraction:
 
     def run(self, jobs: int = 1, progress: Callable[[int], None] = lambda _: None) -> ArrayStore:
         """Extract, normalise, and write the index last; ``progress`` is told the number of utterances done."""
-        folder = fresh(self._folder)
+        folder = make_empty_folder(self._folder)
         numbers = range(max(1, -(-len(self._items) // UTTERANCES_PER_SHARD)))
         done = itertools.count(1)
 
@@ -142,7 +142,7 @@ class Extraction:
             with ThreadPoolExecutor(jobs) as pool:
                 try:
                     parts = list(pool.map(lambda number: self._extract(folder, number, tell), numbers))
-                    moments = pooled(item for part in parts for item in part.moments.items())
+                    moments = pool_moments(item for part in parts for item in part.moments.items())
                     shards = list(pool.map(self._normaliser(folder, moments), numbers, parts))
                 except BaseException:
                     pool.shutdown(cancel_futures=True)
@@ -166,7 +166,7 @@ class Extraction:
         def arrays() -> Iterator[tuple[str, npt.NDArray[Any]]]:
             for item in self._items_of(number):
                 features = self._compute(part, item) if self._given is None else self._take(item.name, self._given)
-                yield item.name, self._learn(part, item, features)
+                yield item.name, self._add_moments(part, item, features)
                 tell()
 
         part.shard = write_shard(folder, number, "float32", arrays())
@@ -176,11 +176,11 @@ class Extraction:
         """Compute an utterance's features, and note what its samples are like."""
         rate = self._settings.rate
         samples = read_samples(item.utterance, rate)
-        sound = Sound.of(samples, rate)
+        sound = Sound.from_samples(samples, rate)
         if sound.complaint:
             part.complaints[item.name] = sound.complaint
         part.seconds += sound.seconds
-        return extract(speed(samples, item.speed, rate), self._settings)
+        return extract(change_speed(samples, item.speed, rate), self._settings)
 
     def _take(self, name: str, given: Mapping[str, tuple[Path, int]]) -> Array:
         """Read an utterance's features from an archive."""
@@ -196,14 +196,14 @@ class Extraction:
             )
         return np.asarray(features, np.float32)
 
-    def _learn(self, part: _Part, item: Copy, features: Array) -> Array:
+    def _add_moments(self, part: _Part, item: Copy, features: Array) -> Array:
         """Add an utterance to its group's moments; one that is its own group is normalised at once."""
         if self._scope == "none":
             return features
-        moments = Moments.of(features)
+        moments = Moments.from_frames(features)
         if self._scope == "utterance":
             return moments.apply(features)
-        name = group(self._scope, item.speaker)
+        name = moments_group(self._scope, item.speaker)
         part.moments[name] = part.moments[name] + moments if name in part.moments else moments
         return features
 
@@ -213,7 +213,7 @@ class Extraction:
         def normalise(number: int, part: _Part) -> ArrayShard:
             if not part.moments:
                 return part.shard
-            groups = {item.name: moments[group(self._scope, item.speaker)] for item in self._items_of(number)}
+            groups = {item.name: moments[moments_group(self._scope, item.speaker)] for item in self._items_of(number)}
             return rewrite_shard(folder, number, part.shard, self._settings.dim, lambda name, x: groups[name].apply(x))
 
         return normalise

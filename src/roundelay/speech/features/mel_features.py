@@ -182,7 +182,7 @@ def _mel_banks(settings: FeatureSettings, size: int) -> npt.NDArray[np.float64]:
     return np.asarray(banks)
 
 
-def deltas(x: Array, order: int = 2, window: int = 2) -> Array:
+def append_deltas(x: Array, order: int = 2, window: int = 2) -> Array:
     """Append differences over time up to ``order``: (T, F) becomes (T, (order + 1) F).
 
     Each order is a regression over ``window`` frames either side of the one before; the ends are repeated.

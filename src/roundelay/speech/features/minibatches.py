@@ -133,13 +133,13 @@ class _Aligned:
     """Pair features with targets: the utterances that have both, and rows gathered from their shards."""
 
     def __init__(self, features: Inputs, targets: ArrayStore) -> None:
-        both = [name for name in features.ids if name in targets and features.lengths[features.number(name)]]
+        both = [name for name in features.ids if name in targets and features.lengths[features.index(name)]]
         if not both:
             raise DataError(f"{features.folder}: none of its utterances has targets in {targets.folder}")
         self.names = both
         self._features, self._targets = features, targets
-        self._feature_numbers = np.array([features.number(name) for name in both])
-        self._target_numbers = np.array([targets.number(name) for name in both])
+        self._feature_numbers = np.array([features.index(name) for name in both])
+        self._target_numbers = np.array([targets.index(name) for name in both])
         self.lengths: Ints = features.lengths[self._feature_numbers]
         differ = np.flatnonzero(self.lengths != targets.lengths[self._target_numbers])
         if len(differ):
@@ -255,7 +255,7 @@ class UtteranceMinibatches:
         self.names = list(features.ids if utterances is None else utterances)
         if not self.names:
             raise DataError(f"{features.folder}: no utterance for minibatches")
-        self._lengths: Ints = features.lengths[[features.number(name) for name in self.names]]
+        self._lengths: Ints = features.lengths[[features.index(name) for name in self.names]]
         self._seed, self._jitter = seed, jitter
         self._epochs = functools.lru_cache(maxsize=2)(self._order)
 

@@ -35,7 +35,7 @@ class Inputs(Protocol):
         """Tell whether there is such an utterance."""
         ...
 
-    def number(self, utterance: str) -> int:
+    def index(self, utterance: str) -> int:
         """Return an utterance's position in ``ids`` and ``lengths``."""
         ...
 
@@ -48,7 +48,7 @@ class Inputs(Protocol):
         ...
 
 
-class Combined:
+class CombinedInputs:
     """Put stores side by side: the columns of each, then the vector of the utterance, the same in every frame."""
 
     def __init__(self, stores: Sequence[ArrayStore], vectors: ArrayStore | None = None) -> None:
@@ -81,9 +81,9 @@ class Combined:
             parts.append(np.broadcast_to(self._vectors[utterance], (len(parts[0]), self._vectors.dim)))
         return np.concatenate(parts, axis=1)
 
-    def number(self, utterance: str) -> int:
+    def index(self, utterance: str) -> int:
         """Return an utterance's position in ``ids`` and ``lengths``."""
-        return self._stores[0].number(utterance)
+        return self._stores[0].index(utterance)
 
     def gather(self, numbers: Ints, times: Ints) -> Array:
         """Copy the rows at ``times`` (B, K) of utterances (B): (B, K, F)."""

@@ -25,7 +25,7 @@ class Moments:
     squares: npt.NDArray[np.float64]
 
     @staticmethod
-    def of(x: Array) -> Moments:
+    def from_frames(x: Array) -> Moments:
         """Sum over the frames of one utterance (T, F)."""
         wide = x.astype(np.float64)
         return Moments(float(len(x)), wide.sum(0), np.square(wide).sum(0))
@@ -50,12 +50,12 @@ class Moments:
         return np.asarray((x - self.mean.astype(np.float32)) / self.deviation.astype(np.float32), np.float32)
 
 
-def group(scope: Scope, speaker: str) -> str:
+def moments_group(scope: Scope, speaker: str) -> str:
     """Name the group whose moments a speaker's utterances are normalised by."""
     return speaker if scope == "speaker" else ""
 
 
-def pooled(parts: Iterable[tuple[str, Moments]]) -> dict[str, Moments]:
+def pool_moments(parts: Iterable[tuple[str, Moments]]) -> dict[str, Moments]:
     """Add up the moments of each group."""
     result: dict[str, Moments] = {}
     for name, moments in parts:

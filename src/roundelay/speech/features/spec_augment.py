@@ -14,11 +14,11 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Augment", "augment"]
+__all__ = ["SpecAugment", "apply_masks"]
 
 
 @dataclass(frozen=True)
-class Augment:
+class SpecAugment:
     """How many masks an item gets, and how wide they are at most; a mask's width is drawn from 0 up to that."""
 
     frequency_masks: int = 0
@@ -36,7 +36,7 @@ class Augment:
                 raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
 
 
-def augment(x: Tensor, settings: Augment, bands: int, heard: int) -> Tensor:
+def apply_masks(x: Tensor, settings: SpecAugment, bands: int, num_audio: int) -> Tensor:
     """Mask a copy of (B, T, F) with 0, which is the mean of normalised features.
 
     Frequency masks are over the first ``bands`` features, time masks over the first ``heard``.
@@ -49,7 +49,7 @@ def augment(x: Tensor, settings: Augment, bands: int, heard: int) -> Tensor:
     if columns is not None:
         x[..., :bands].masked_fill_(columns[:, None, :], 0.0)
     if rows is not None:
-        x[..., :heard].masked_fill_(rows[:, :, None], 0.0)
+        x[..., :num_audio].masked_fill_(rows[:, :, None], 0.0)
     return x
 
 

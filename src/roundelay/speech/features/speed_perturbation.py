@@ -10,7 +10,7 @@ from roundelay.errors import MissingExtra, SettingsError
 Array = npt.NDArray[np.float32]
 
 
-def speed(samples: Array, factor: float, rate: int) -> Array:
+def change_speed(samples: Array, factor: float, rate: int) -> Array:
     """Play samples ``factor`` times as fast, as a tape would: pitch rises with speed."""
     if not 0.5 <= factor <= 2.0:
         raise SettingsError(f"speed must be between 0.5 and 2, not {factor:g}")

@@ -16,7 +16,7 @@ from roundelay.errors import DataError
 from roundelay.speech.gmm.arrays import Array, read_tensors, write_tensors
 from roundelay.speech.gmm.decision_tree import SILENCE, Tree
 from roundelay.speech.gmm.hmm import UtteranceHmm
-from roundelay.speech.gmm.viterbi import Path as StatePath
+from roundelay.speech.gmm.viterbi import StatePath
 
 Segment = tuple[str, int, int]  # name, first frame, frame after the last
 
@@ -33,7 +33,7 @@ class Alignment:
     score: float = 0.0  # log-probability of the path
 
     @classmethod
-    def of_path(cls, graph: UtteranceHmm, path: StatePath) -> Alignment:
+    def from_path(cls, graph: UtteranceHmm, path: StatePath) -> Alignment:
         """Read phones and senones off a path through a graph."""
         changes = np.flatnonzero(np.diff(path.nodes)) + 1
         starts = np.concatenate([[0], changes, [len(path.nodes)]]).astype(np.int32)
@@ -41,6 +41,14 @@ class Alignment:
         senones = graph.senones[graph.index[path.states, path.nodes]].astype(np.int32)
         phones, words = graph.phones[nodes].astype(np.int16), graph.words[nodes].astype(np.int32)
         return cls(phones, words, starts, path.states, senones, path.score)
+
+    def word_spans(self) -> dict[int, tuple[int, int]]:
+        """Return the first frame and the frame after the last of each word, by position in the transcript."""
+        spans: dict[int, tuple[int, int]] = {}
+        for word, (begin, end) in zip(self.words.tolist(), pairwise(self.starts.tolist()), strict=True):
+            if word >= 0:
+                spans[word] = (spans.get(word, (begin, end))[0], end)
+        return dict(sorted(spans.items()))
 
     def contexts(self) -> Array:
         """Give the left, centre and right phone and the state of every frame: (T, 4)."""
@@ -98,12 +106,8 @@ class Alignments(Mapping[str, Array]):
 
     def words(self, utterance: str) -> list[Segment]:
         """List the words of an utterance likewise; silence between them is left out."""
-        path = self.path(utterance)
-        spans: dict[int, tuple[int, int]] = {}
-        for word, (begin, end) in zip(path.words.tolist(), pairwise(path.starts.tolist()), strict=True):
-            if word >= 0:
-                spans[word] = (spans.get(word, (begin, end))[0], end)
-        return [(self._words[utterance][word], begin, end) for word, (begin, end) in sorted(spans.items())]
+        spans = self.path(utterance).word_spans()
+        return [(self._words[utterance][word], begin, end) for word, (begin, end) in spans.items()]
 
     def save(self, path: Path) -> None:
         """Write all of it as one safetensors file."""
@@ -169,12 +173,12 @@ class SegmentAgreement:
         return self.near_boundaries / self.boundaries if self.boundaries else 0.0
 
 
-Timed = tuple[str, float, float]  # name, begin, end, in frames; need not fall on frames
+TimedLabel = tuple[str, float, float]  # name, begin, end, in frames; need not fall on frames
 
 
-def compare(
-    found: Sequence[Timed],
-    reference: Sequence[Timed],
+def compare_segments(
+    found: Sequence[TimedLabel],
+    reference: Sequence[TimedLabel],
     *,
     names: Mapping[str, str] | None = None,
     tolerance: float = 2.0,
@@ -196,8 +200,8 @@ def compare(
     return SegmentAgreement(length, same, len(theirs) - 1, near)
 
 
-def compare_all(
-    pairs: Iterable[tuple[str, Sequence[Timed], Sequence[Timed]]],
+def compare_all_segments(
+    pairs: Iterable[tuple[str, Sequence[TimedLabel], Sequence[TimedLabel]]],
     *,
     names: Mapping[str, str] | None = None,
     tolerance: float = 2.0,
@@ -205,14 +209,14 @@ def compare_all(
     """Sum the agreement of many utterances by group, such as the noise level: (group, found, reference) each."""
     groups: dict[str, SegmentAgreement] = {}
     for group, found, reference in pairs:
-        agreement = compare(found, reference, names=names, tolerance=tolerance)
+        agreement = compare_segments(found, reference, names=names, tolerance=tolerance)
         groups[group] = groups.get(group, SegmentAgreement()) + agreement
     return groups
 
 
-def _joined(segments: Sequence[Timed]) -> list[Timed]:
+def _joined(segments: Sequence[TimedLabel]) -> list[TimedLabel]:
     """Join neighbours of one name, and drop empty segments: mapping names makes both."""
-    joined: list[Timed] = []
+    joined: list[TimedLabel] = []
     for name, begin, end in segments:
         if end <= begin:
             continue
@@ -223,13 +227,13 @@ def _joined(segments: Sequence[Timed]) -> list[Timed]:
     return joined
 
 
-def _labels(segments: Sequence[Timed], length: int) -> list[str]:
+def _labels(segments: Sequence[TimedLabel], length: int) -> list[str]:
     ends = np.array([end for _, _, end in segments])
     index = np.minimum(np.searchsorted(ends, np.arange(length) + 0.5, side="right"), len(segments) - 1)
     return [segments[i][0] for i in index]
 
 
-def _match(ours: Sequence[Timed], theirs: Sequence[Timed], tolerance: float) -> int:
+def _match(ours: Sequence[TimedLabel], theirs: Sequence[TimedLabel], tolerance: float) -> int:
     """Pair beginnings of the same name in order of time; taking the earliest that fits pairs as many as can be."""
     times: dict[str, list[float]] = {}
     for name, begin, _ in ours:

@@ -14,8 +14,8 @@ from roundelay.errors import DataError
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import SILENCE, Tree, TreeStatistics
-from roundelay.speech.gmm.fmllr import FmllrStatistics, collect_fmllr, fmllr
-from roundelay.speech.gmm.front_end import FrontEnd, Normaliser, normalisers
+from roundelay.speech.gmm.fmllr import FmllrStatistics, collect_fmllr, estimate_fmllr
+from roundelay.speech.gmm.front_end import FrontEnd, Normaliser, collect_normalisers
 from roundelay.speech.gmm.gaussian_mixtures import Gmm, Statistics, accumulate
 from roundelay.speech.gmm.hmm import GraphBuilder, Pronunciations, Spelling, UtteranceHmm
 from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, collect_mllt
@@ -83,7 +83,7 @@ class UtteranceSet:
             spelled[utterance] = spelling(utterance, words)
         if not spelled:
             raise DataError("no utterance has a transcript; nothing can be aligned")
-        norms, lengths = normalisers(front_end, features, list(spelled), speakers)
+        norms, lengths = collect_normalisers(front_end, features, list(spelled), speakers)
         return cls(features, speakers, spelled, norms, lengths)
 
     def subset(self, utterances: Sequence[str]) -> UtteranceSet:
@@ -160,14 +160,14 @@ def _align(model: Model, chunk: list[PassItem], frames: list[Array]) -> list[Ali
     scores = [model.gmm.score(x, graph.senones) for x, graph in zip(frames, graphs, strict=True)]
     paths = search(graphs, scores, model.transitions)
     return [
-        Alignment.of_path(graph, path) if path else too_short(graph, len(x))
+        Alignment.from_path(graph, path) if path else too_short(graph, len(x))
         for graph, path, x in zip(graphs, paths, frames, strict=True)
     ]
 
 
 def too_short(graph: UtteranceHmm, num_frames: int) -> str:
     """Say why no path fits."""
-    return f"{num_frames} frames are too few for the {graph.shortest()} states of its shortest pronunciation"
+    return f"{num_frames} frames are too few for the {graph.min_frames()} states of its shortest pronunciation"
 
 
 def realign_chunk(model: Model, chunk: list[PassItem]) -> tuple[list[Alignment | str], Statistics]:
@@ -266,7 +266,7 @@ def fmllr_chunk(shared: tuple[Model, Gmm], chunk: list[PassItem]) -> tuple[str, 
     if sum(map(len, frames)):
         whole = np.concatenate(adapted)
         statistics = collect_fmllr(target, np.concatenate(frames), np.concatenate(senones), adapted=whole)
-    return chunk[0].speaker, fmllr(statistics).astype(np.float32)
+    return chunk[0].speaker, estimate_fmllr(statistics).astype(np.float32)
 
 
 def first_pass_chunk(model: Model, chunk: list[PassItem]) -> Statistics:

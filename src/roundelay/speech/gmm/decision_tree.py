@@ -57,7 +57,7 @@ class TreeStatistics:
         keys = np.concatenate([self.keys, other.keys])
         return TreeStatistics(self.num_phones, *_sum_by_key(keys, np.concatenate([self.moments, other.moments])))
 
-    def of_state(self, centre: int, state: int) -> tuple[Array, Array, Array]:
+    def select_state(self, centre: int, state: int) -> tuple[Array, Array, Array]:
         """Select one phone's HMM state: left contexts, right contexts, moments."""
         square = self.num_phones**2
         begin = (centre * STATES + state) * square
@@ -85,7 +85,7 @@ def find_questions(statistics: TreeStatistics) -> Array:
     num_phones = statistics.num_phones
     questions = {tuple(row) for row in np.eye(num_phones, dtype=bool)}
     for state in range(STATES):
-        rows = [statistics.of_state(phone, state)[2].sum(0) for phone in range(num_phones)]
+        rows = [statistics.select_state(phone, state)[2].sum(0) for phone in range(num_phones)]
         seen = [phone for phone in range(num_phones) if phone != SILENCE and rows[phone][0] > 0]
         questions |= {
             tuple(np.isin(np.arange(num_phones), cluster))
@@ -226,7 +226,7 @@ class _Grower:
         roots = np.zeros((num_phones, STATES), np.int32)
         for phone in range(num_phones):
             for state in range(STATES):
-                roots[phone, state] = self._add(self.statistics.of_state(phone, state), fixed=phone == SILENCE)
+                roots[phone, state] = self._add(self.statistics.select_state(phone, state), fixed=phone == SILENCE)
         leaves = roots.size
         while leaves < num_senones and self.heap:
             self._split(*heapq.heappop(self.heap)[1:])

@@ -72,7 +72,7 @@ def fmllr_objective(statistics: FmllrStatistics, matrix: Array) -> float:
     return float(statistics.frames * np.linalg.slogdet(matrix[:, :-1])[1] + linear - 0.5 * quadratic)
 
 
-def fmllr(statistics: FmllrStatistics, iterations: int = 15, min_frames: float = MIN_FRAMES) -> Array:
+def estimate_fmllr(statistics: FmllrStatistics, iterations: int = 15, min_frames: float = MIN_FRAMES) -> Array:
     """Estimate a speaker's matrix row by row; the identity where there is too little speech.
 
     Row i is (α p + k) G^-1 with p the cofactors of row i and α the better root of

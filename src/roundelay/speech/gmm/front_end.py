@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from roundelay.errors import DataError
-from roundelay.speech.features.mel_features import deltas, splice
+from roundelay.speech.features.mel_features import append_deltas, splice
 from roundelay.speech.gmm.arrays import Array, product
 
 Input = Literal["fbank", "mfcc", "final"]
@@ -28,7 +28,7 @@ class Normaliser:
     scale: Array
 
     @classmethod
-    def of_moments(cls, count: float, total: Array, squares: Array) -> Normaliser:
+    def from_moments(cls, count: float, total: Array, squares: Array) -> Normaliser:
         """Take mean and deviation from sums over frames."""
         mean = total / count
         deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-6))
@@ -69,7 +69,7 @@ class FrontEnd:
         if self.projection is not None:
             x = product(self.spliced(x), self.projection.T)
         elif self.input != "final":
-            x = deltas(x)
+            x = append_deltas(x)
         return x if transform is None else product(x, transform[:, :-1].T) + transform[:, -1]
 
     def spliced(self, cepstra: Array) -> Array:
@@ -107,7 +107,7 @@ def check_features(utterance: str, features: Array) -> None:
         raise DataError(f"{utterance}: features are not finite at frame {frame}")
 
 
-def normalisers(
+def collect_normalisers(
     front_end: FrontEnd, features: Mapping[str, Array], utterances: list[str], speakers: Mapping[str, str] | None
 ) -> tuple[dict[str, Normaliser], dict[str, int]]:
     """Read all features once: normalisers by speaker (by utterance without speakers), and lengths in frames."""
@@ -125,4 +125,4 @@ def normalisers(
         moments = [np.array(float(len(wide))), wide.sum(0), (wide * wide).sum(0)]
         speaker = speakers[utterance] if speakers is not None else utterance
         sums[speaker] = [a + b for a, b in zip(sums[speaker], moments, strict=True)] if speaker in sums else moments
-    return {s: Normaliser.of_moments(float(count), *rest) for s, (count, *rest) in sums.items()}, lengths
+    return {s: Normaliser.from_moments(float(count), *rest) for s, (count, *rest) in sums.items()}, lengths

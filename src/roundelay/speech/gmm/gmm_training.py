@@ -29,10 +29,10 @@ from roundelay.speech.gmm.decision_tree import SILENCE, STATES, Tree, TreeStatis
 from roundelay.speech.gmm.front_end import FrontEnd, Input
 from roundelay.speech.gmm.gaussian_mixtures import Gmm, Statistics, update
 from roundelay.speech.gmm.hmm import GraphBuilder, Pronouncer, Pronunciations, Spelling
-from roundelay.speech.gmm.hmm_gmm import HmmGmm, Words
-from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, lda, mllt
+from roundelay.speech.gmm.hmm_gmm import HmmGmm, ModelLexicon
+from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, estimate_lda, estimate_mllt
 from roundelay.speech.gmm.viterbi import Transitions
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
@@ -69,7 +69,7 @@ class GmmSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GmmPlan:
+class StagePlan:
     """What a stage does at which of its iterations."""
 
     iterations: int
@@ -83,7 +83,7 @@ class Trainer:
     """The state of training: corpus, model, random numbers, progress."""
 
     def __init__(
-        self, corpus: UtteranceSet, workers: Workers, settings: GmmSettings, progress: Progress | None
+        self, corpus: UtteranceSet, workers: WorkerPool, settings: GmmSettings, progress: Progress | None
     ) -> None:
         self.corpus, self.workers, self.settings = corpus, workers, settings
         self.progress = progress or (lambda stage, done, total: None)
@@ -116,7 +116,7 @@ class Trainer:
         parts = self.workers.map(accumulate_chunk, model, self.corpus.aligned_chunks())
         return reduce(Statistics.__iadd__, parts, Statistics.empty(model.gmm))
 
-    def iterate(self, stage: str, model: Model, plan: GmmPlan) -> Model:
+    def iterate(self, stage: str, model: Model, plan: StagePlan) -> Model:
         """Alternate realignment and estimation, growing the mixtures evenly over the first three quarters."""
         start = model.gmm.num_gaussians
         growing = max(1, plan.iterations * 3 // 4)
@@ -142,7 +142,7 @@ class Trainer:
     def decorrelate(self, model: Model) -> Model:
         """Estimate MLLT and turn features and means by it."""
         parts = self.workers.map(mllt_chunk, model, self.corpus.aligned_chunks())
-        a = mllt(reduce(MlltStatistics.__iadd__, parts))
+        a = estimate_mllt(reduce(MlltStatistics.__iadd__, parts))
         projection, gmm = model.front_end.projection, model.gmm
         assert projection is not None
         turned = Gmm(gmm.counts, gmm.weights, gmm.means @ a.T, gmm.variances)
@@ -153,7 +153,7 @@ class Trainer:
         aligned = self.corpus.subset([u for u in self.corpus.transcripts if u in self.corpus.alignments])
         self.corpus.transforms = dict(self.workers.map(fmllr_chunk, (model, model.gmm), aligned.speaker_chunks()))
 
-    def single(self, front_end: FrontEnd, tree: Tree) -> Model:
+    def fit_single_gaussians(self, front_end: FrontEnd, tree: Tree) -> Model:
         """Fit one Gaussian per senone to the alignments there are."""
         shared = (front_end, tree.num_senones)
         moments = sum(self.workers.map(moments_chunk, shared, self.corpus.aligned_chunks()))
@@ -168,7 +168,7 @@ class Trainer:
         """Name the states of the alignments by another tree."""
         self.corpus.alignments = {u: a.retie(tree) for u, a in self.corpus.alignments.items()}
 
-    def tree(self, front_end: FrontEnd, num_phones: int) -> Tree:
+    def grow_tree(self, front_end: FrontEnd, num_phones: int) -> Tree:
         """Grow a tree on the alignments there are."""
         parts = self.workers.map(tree_chunk, (front_end, num_phones), self.corpus.aligned_chunks())
         return Tree.grow(reduce(TreeStatistics.merge, parts), num_senones=self.settings.num_senones)
@@ -217,19 +217,19 @@ def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> 
         utterance = corpus.utterances[-1]
         reason = too_short(GraphBuilder(tree)(corpus.transcripts[utterance]), corpus.lengths[utterance])
         raise DataError(f"{utterance}: {reason}; and it is the longest utterance")
-    model = trainer.single(front_end, tree)
+    model = trainer.fit_single_gaussians(front_end, tree)
     n = settings.mono_iterations
-    plan = GmmPlan(iterations=n, num_gaussians=settings.mono_gaussians, realign=mono_realignments(n))
+    plan = StagePlan(iterations=n, num_gaussians=settings.mono_gaussians, realign=mono_realignments(n))
     return trainer.iterate("monophones", model, plan)
 
 
 def train_triphones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> Model:
     """Grow a tree on the alignments there are, and train its senones."""
-    tree = trainer.tree(front_end, num_phones)
+    tree = trainer.grow_tree(front_end, num_phones)
     trainer.retie(tree)
     n = trainer.settings.iterations
-    plan = GmmPlan(iterations=n, num_gaussians=trainer.settings.num_gaussians, realign=range(3, n, 4))
-    return trainer.iterate("triphones", trainer.single(front_end, tree), plan)
+    plan = StagePlan(iterations=n, num_gaussians=trainer.settings.num_gaussians, realign=range(3, n, 4))
+    return trainer.iterate("triphones", trainer.fit_single_gaussians(front_end, tree), plan)
 
 
 def train_projected(trainer: Trainer, model: Model) -> Model:
@@ -237,23 +237,25 @@ def train_projected(trainer: Trainer, model: Model) -> Model:
     shared = (model.front_end, model.tree.num_senones)
     parts = trainer.workers.map(scatter_chunk, shared, trainer.corpus.aligned_chunks())
     scatter = reduce(Scatter.__iadd__, parts)
-    front_end = model.front_end.projected(lda(scatter, min(trainer.settings.num_projected, scatter.sums.shape[1])))
-    tree = trainer.tree(front_end, model.tree.num_phones)
+    front_end = model.front_end.projected(
+        estimate_lda(scatter, min(trainer.settings.num_projected, scatter.sums.shape[1]))
+    )
+    tree = trainer.grow_tree(front_end, model.tree.num_phones)
     trainer.retie(tree)
     n = trainer.settings.iterations
-    plan = GmmPlan(
+    plan = StagePlan(
         iterations=n,
         num_gaussians=trainer.settings.num_gaussians,
         realign=range(3, n, 4),
         decorrelate=[i for i in (1, 3, 5, 9) if i < n],
     )
-    return trainer.iterate("LDA+MLLT", trainer.single(front_end, tree), plan)
+    return trainer.iterate("LDA+MLLT", trainer.fit_single_gaussians(front_end, tree), plan)
 
 
 def train_adapted(trainer: Trainer, model: Model) -> tuple[Model, Gmm]:
     """Train on features adapted to each speaker; also give mixtures for unadapted ones, for the first pass."""
     n = max(4, trainer.settings.iterations // 2)
-    plan = GmmPlan(iterations=n, num_gaussians=model.gmm.num_gaussians, realign=range(2, n, 3), adapt=range(0, n, 3))
+    plan = StagePlan(iterations=n, num_gaussians=model.gmm.num_gaussians, realign=range(2, n, 3), adapt=range(0, n, 3))
     model = trainer.iterate("fMLLR", model, plan)
     parts = trainer.workers.map(first_pass_chunk, model, trainer.corpus.aligned_chunks())
     return model, update(model.gmm, reduce(Statistics.__iadd__, parts), trainer.floor)
@@ -272,7 +274,7 @@ def train_gmm(
     front_end = FrontEnd(input=settings.input, num_cepstra=settings.num_cepstra)
     spelling = Spelling(lexicon)
     num_phones = len(spelling.phones)
-    with Workers(jobs) as workers:
+    with WorkerPool(jobs) as workers:
         whole = UtteranceSet.open(features, transcripts, speakers, spelling, front_end)
         whole = sample(whole, settings.hours * 3600 * settings.frames_per_second, settings.seed)
         small = sample(whole, settings.mono_hours * 3600 * settings.frames_per_second, settings.seed)
@@ -286,5 +288,5 @@ def train_gmm(
         if settings.adapt:
             model = train_projected(trainer, model)
             model, first_pass = train_adapted(trainer, model)
-    words = Words(spelling.phones, {word: list(variants) for word, variants in lexicon.pronunciations.items()})
+    words = ModelLexicon(spelling.phones, {word: list(variants) for word, variants in lexicon.pronunciations.items()})
     return HmmGmm(model, words, first_pass, trainer.failures)

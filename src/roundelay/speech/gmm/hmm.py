@@ -71,7 +71,7 @@ class UtteranceHmm:
     entry: Array  # (N,): log-probability of starting here
     final: Array  # (N,): log-probability of ending here
 
-    def shortest(self) -> int:
+    def min_frames(self) -> int:
         """Count the states of the shortest path, which is the least number of frames."""
         steps = np.full(len(self.phones) + 1, np.inf)
         for node in range(len(self.phones)):

@@ -18,14 +18,14 @@ from roundelay.speech.gmm.front_end import FrontEnd
 from roundelay.speech.gmm.gaussian_mixtures import Gmm
 from roundelay.speech.gmm.hmm import Spelling
 from roundelay.speech.gmm.viterbi import Transitions
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.worker_pool import WorkerPool
 
 _FILE = "model.safetensors"
 _KIND = "acoustic model"
 
 
 @dataclass(frozen=True)
-class Words:
+class ModelLexicon:
     """A lexicon as a model keeps it."""
 
     phones: list[str]
@@ -41,7 +41,7 @@ class HmmGmm:
     """
 
     model: Model
-    lexicon: Words
+    lexicon: ModelLexicon
     first_pass: Gmm | None = None
     failures: dict[str, str] = field(default_factory=dict)  # utterances that training could not use, with reasons
 
@@ -78,7 +78,7 @@ class HmmGmm:
         jobs: int = 1,
     ) -> Iterator[tuple[str, Alignment | str]]:
         """Align utterances one after the other, shortest first, holding none; a string says why one failed."""
-        with Workers(jobs) as workers:
+        with WorkerPool(jobs) as workers:
             corpus = self._open(features, transcripts, speakers)
             model = self.unadapted
             if self.first_pass is not None and speakers is not None:
@@ -95,7 +95,7 @@ class HmmGmm:
         jobs: int = 1,
     ) -> SpeakerTransforms:
         """Estimate each speaker's fMLLR matrix from transcripts, true ones or those that a first pass recognised."""
-        with Workers(jobs) as workers:
+        with WorkerPool(jobs) as workers:
             corpus = self._open(features, transcripts, speakers)
             return SpeakerTransforms(self.model.front_end, corpus.normalisers, self._matrices(corpus, workers))
 
@@ -112,7 +112,7 @@ class HmmGmm:
     ) -> UtteranceSet:
         return UtteranceSet.open(features, transcripts, speakers, Spelling(self.lexicon), self.model.front_end)
 
-    def _matrices(self, corpus: UtteranceSet, workers: Workers) -> dict[str, Array]:
+    def _matrices(self, corpus: UtteranceSet, workers: WorkerPool) -> dict[str, Array]:
         """Align a speaker's utterances with the first pass's mixtures, then fit the matrix to the adapted ones."""
         shared = (self.unadapted, self.model.gmm)
         return dict(workers.map(fmllr_chunk, shared, corpus.speaker_chunks()))
@@ -153,4 +153,4 @@ class HmmGmm:
         model = Model(front_end, Tree(**parts["tree"]), Gmm(**parts["gmm"]), transitions)
         variants = {word: [tuple(p) for p in prons] for word, prons in description["pronunciations"].items()}
         first_pass = Gmm(**parts["first_pass"]) if "first_pass" in parts else None
-        return cls(model, Words(description["phones"], variants), first_pass, description["failures"])
+        return cls(model, ModelLexicon(description["phones"], variants), first_pass, description["failures"])

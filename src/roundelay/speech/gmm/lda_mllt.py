@@ -48,7 +48,7 @@ class Scatter:
         return self.squares / total - second, second - np.outer(mean, mean)
 
 
-def lda(scatter: Scatter, num_kept: int) -> Array:
+def estimate_lda(scatter: Scatter, num_kept: int) -> Array:
     """Find the projection (D, E) that tells classes apart best: B v = λ W v for the largest λ.
 
     Rows are scaled so that the covariance within classes becomes the identity.
@@ -100,7 +100,7 @@ def collect_mllt(gmm: Gmm, frames: Array, senones: Array) -> MlltStatistics:
     return MlltStatistics(scatter.view(num, num, num).numpy(), float(len(frames)))
 
 
-def mllt(statistics: MlltStatistics, iterations: int = 20) -> Array:
+def estimate_mllt(statistics: MlltStatistics, iterations: int = 20) -> Array:
     """Find the square transform A that makes diagonal covariances fit best (semi-tied covariances).
 
     Maximises  N log|det A| - 1/2 sum_d a_d G_d a_d'  row by row: a_d = c_d G_d^-1 sqrt(N / c_d G_d^-1 c_d'), where c_d

@@ -41,7 +41,7 @@ class Transitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class StatePath:
     """Where the best path is at each frame, and its log-probability."""
 
     nodes: Array  # (T,)
@@ -49,9 +49,9 @@ class Path:
     score: float
 
 
-def search(graphs: Sequence[UtteranceHmm], scores: Sequence[Array], transitions: Transitions) -> list[Path | None]:
+def search(graphs: Sequence[UtteranceHmm], scores: Sequence[Array], transitions: Transitions) -> list[StatePath | None]:
     """Search utterances; ``scores`` are (S, T), a row for each senone of the graph.  None: there are too few frames."""
-    found: list[Path | None] = [None] * len(graphs)
+    found: list[StatePath | None] = [None] * len(graphs)
     order = sorted(range(len(graphs)), key=lambda u: scores[u].shape[1])
     for batch in _batches(order, graphs, scores):
         paths = _search_batch([graphs[u] for u in batch], [scores[u] for u in batch], transitions)
@@ -98,7 +98,7 @@ class _Batch:
 
 def _search_batch(
     graphs: Sequence[UtteranceHmm], scores: Sequence[Array], transitions: Transitions
-) -> list[Path | None]:
+) -> list[StatePath | None]:
     batch = _Batch(graphs, transitions)
     lengths = np.array([score.shape[1] for score in scores])
     best = np.zeros((int(lengths.max()), STATES, batch.num_nodes), np.float32)
@@ -129,7 +129,7 @@ def _forward(batch: _Batch, best: Array) -> None:
         current += arriving
 
 
-def _backward(batch: _Batch, best: Array, lengths: Array, offsets: Sequence[float]) -> list[Path | None]:
+def _backward(batch: _Batch, best: Array, lengths: Array, offsets: Sequence[float]) -> list[StatePath | None]:
     """Trace every utterance back from its own last frame, all in step."""
     count = len(lengths)
     nodes = np.zeros((count, best.shape[0]), np.int32)
@@ -143,13 +143,13 @@ def _backward(batch: _Batch, best: Array, lengths: Array, offsets: Sequence[floa
         nodes[active, t], states[active, t] = node[active], state[active]
         if t:
             node[active], state[active] = _step_back(batch, best[t - 1], node[active], state[active])
-    paths: list[Path | None] = []
+    paths: list[StatePath | None] = []
     for u, length in enumerate(lengths):
         if not np.isfinite(score[u]):
             paths.append(None)
             continue
         where = nodes[u, :length] - batch.first[u]
-        paths.append(Path(where.astype(np.int32), states[u, :length].copy(), float(score[u]) + offsets[u]))
+        paths.append(StatePath(where.astype(np.int32), states[u, :length].copy(), float(score[u]) + offsets[u]))
     return paths
 
 

@@ -70,7 +70,7 @@ class _Walk:
         return iter(self._queue)  # a list's iterator sees what is appended
 
 
-class Physical:
+class PhysicalTriphones:
     """Number distinct triples of senones: triphones that share all three are one to the graph."""
 
     def __init__(self, tree: ContextTree) -> None:
@@ -91,7 +91,7 @@ class Physical:
         return known
 
 
-def in_context(phones: StateNetwork, num_phones: int, physical: Physical) -> StateNetwork:
+def expand_contexts(phones: StateNetwork, num_phones: int, physical: PhysicalTriphones) -> StateNetwork:
     """Replace phones (labels 1 to ``num_phones``) by physical triphones; higher labels are raised by DISAMBIGUATION.
 
     The walk is over (state, left phone, phone): a phone's label is known once the next phone is, so the graph runs one
@@ -118,7 +118,7 @@ def in_context(phones: StateNetwork, num_phones: int, physical: Physical) -> Sta
     return result
 
 
-def in_states(triphones: StateNetwork, physical: Physical) -> StateNetwork:
+def expand_states(triphones: StateNetwork, physical: PhysicalTriphones) -> StateNetwork:
     """Replace each physical triphone by its three senones (label ``senone + 1``); nothing repeats yet."""
     result = StateNetwork([[] for _ in triphones.arcs], dict(triphones.finals))
     for state, arcs in enumerate(triphones.arcs):
@@ -134,7 +134,7 @@ def in_states(triphones: StateNetwork, physical: Physical) -> StateNetwork:
     return result
 
 
-def lasting(states: StateNetwork) -> StateNetwork:
+def add_self_loops(states: StateNetwork) -> StateNetwork:
     """Let each senone last any number of frames from one on, and turn disambiguation symbols into epsilons.
 
     A state is split by the senone it is entered with, and repeats that one.  No transition probabilities: at equal ones
@@ -156,7 +156,7 @@ def lasting(states: StateNetwork) -> StateNetwork:
     return result
 
 
-def blank_between(phones: StateNetwork, num_phones: int) -> StateNetwork:
+def add_ctc_blanks(phones: StateNetwork, num_phones: int) -> StateNetwork:
     """Apply the topology of CTC to phones: output 0 is the blank, which takes silence's index, hence label 1.
 
     Any phone may repeat; blanks may stand anywhere, and one must stand between two phones that are equal.

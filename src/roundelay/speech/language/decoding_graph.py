@@ -22,12 +22,12 @@ import numpy.typing as npt
 from roundelay.errors import DataError, MissingExtra
 from roundelay.speech.language.context_expansion import (
     ContextTree,
-    Physical,
+    PhysicalTriphones,
     StateNetwork,
-    blank_between,
-    in_context,
-    in_states,
-    lasting,
+    add_ctc_blanks,
+    add_self_loops,
+    expand_contexts,
+    expand_states,
 )
 from roundelay.speech.language.lexicon import Lexicon, Pronunciation
 from roundelay.speech.language.ngram import BEGIN, END, NEVER, Ngram, NgramModel
@@ -45,18 +45,18 @@ _LN10 = math.log(10.0)
 _DELTA = 2.0**-14  # to what costs are rounded when states are merged; the default, 2^-10, adds up over a long sentence
 
 
-def build(
+def build_graph(
     lexicon: Lexicon, model: NgramModel, tree: ContextTree, *, silence_probability: float = 0.5, where: str = "graph"
 ) -> Fst:
     """Make the graph of a language model: H, C, L and G composed, determinised and minimised."""
     grammar = _lexicon_and_grammar(lexicon, model, silence_probability)
-    physical = Physical(tree)
-    triphones = to_fst(in_context(from_fst(grammar), len(lexicon.phones), physical))
+    physical = PhysicalTriphones(tree)
+    triphones = to_fst(expand_contexts(from_fst(grammar), len(lexicon.phones), physical))
     kaldifst.determinize_star(triphones)
-    states = to_fst(in_states(from_fst(triphones), physical))
+    states = to_fst(expand_states(from_fst(triphones), physical))
     kaldifst.determinize_star(states)
     kaldifst.minimize_encoded(states, _DELTA)
-    result = _finish(lasting(from_fst(states)))
+    result = _finish(add_self_loops(from_fst(states)))
     _log.info(
         "%s: %d states, %d arcs from a grammar of %d states and %d physical triphones",
         where, result.num_states, num_arcs(result), grammar.num_states, len(physical.triples),
@@ -64,24 +64,26 @@ def build(
     return result
 
 
-def ctc(lexicon: Lexicon, model: NgramModel, *, where: str = "graph") -> Fst:
+def build_ctc_graph(lexicon: Lexicon, model: NgramModel, *, where: str = "graph") -> Fst:
     """Make the graph of a language model for a model trained by CTC on phones."""
     grammar = _lexicon_and_grammar(lexicon, model, silence_probability=0.0)
-    result = _finish(blank_between(from_fst(grammar), len(lexicon.phones)))
+    result = _finish(add_ctc_blanks(from_fst(grammar), len(lexicon.phones)))
     _log.info("%s: %d states, %d arcs (CTC)", where, result.num_states, num_arcs(result))
     return result
 
 
-def linear_graph(words: Sequence[str], lexicon: Lexicon, tree: ContextTree, *, silence_probability: float = 0.5) -> Fst:
+def build_linear_graph(
+    words: Sequence[str], lexicon: Lexicon, tree: ContextTree, *, silence_probability: float = 0.5
+) -> Fst:
     """Make the graph of one transcript: all pronunciations, and silence or none between words and at the ends."""
-    physical = Physical(tree)
+    physical = PhysicalTriphones(tree)
     phones = _transcript(words, lexicon, silence_probability)
-    return _finish(lasting(in_states(in_context(phones, len(lexicon.phones), physical), physical)))
+    return _finish(add_self_loops(expand_states(expand_contexts(phones, len(lexicon.phones), physical), physical)))
 
 
-def ctc_linear(words: Sequence[str], lexicon: Lexicon) -> Fst:
+def build_linear_ctc_graph(words: Sequence[str], lexicon: Lexicon) -> Fst:
     """Make the CTC graph of one transcript, with all pronunciations."""
-    return _finish(blank_between(_transcript(words, lexicon, 0.0), len(lexicon.phones)))
+    return _finish(add_ctc_blanks(_transcript(words, lexicon, 0.0), len(lexicon.phones)))
 
 
 def num_arcs(fst: Fst) -> int:

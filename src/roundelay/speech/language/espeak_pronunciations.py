@@ -26,7 +26,7 @@ _PHONES = {
 it split off, and reduced ones are AH."""
 
 
-class EspeakGuess:
+class EspeakPronouncer:
     """Pronounce words as espeak-ng says them, in American English and the CMU dictionary's phones.
 
     ``phones`` are those of the lexicon at hand: a phone it lacks is written in its case where it has the other.

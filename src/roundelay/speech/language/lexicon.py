@@ -160,7 +160,7 @@ def _plain(phone: str) -> str:
     return match.group(1) if match else phone
 
 
-def complete(
+def complete_lexicon(
     words: Iterable[str], known: Mapping[str, list[Pronunciation]], guess: Guess | None = None, where: str = "lexicon"
 ) -> Lexicon:
     """Make a lexicon of all ``known`` words and all ``words``; ``guess`` pronounces those that are not known.
@@ -179,7 +179,7 @@ def complete(
     return Lexicon(entries, unknown=tuple(unknown))
 
 
-def graphemes(word: str) -> list[Pronunciation]:
+def guess_graphemes(word: str) -> list[Pronunciation]:
     """Guess a word's pronunciation by its letters; other signs are left out.
 
     Letters are marked (``_a``), lest the letter B be taken for the phone B of a dictionary.

@@ -22,12 +22,12 @@ from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.extraction import Copy
 from roundelay.speech.gmm.corpus_passes import Model, PassItem, UtteranceSet
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
-from roundelay.speech.gmm.front_end import normalisers
+from roundelay.speech.gmm.front_end import collect_normalisers
 from roundelay.speech.gmm.hmm_gmm import HmmGmm
 from roundelay.speech.language.lexicon import Lexicon
-from roundelay.speech.preparation.alignment_stage import Selection
+from roundelay.speech.preparation.alignment_stage import StoredUtterances
 from roundelay.speech.preparation.cached_stages import files_under
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Adapter:
         """Write a store of adapted features for each split; only those of ``train_splits`` may use transcripts."""
         for split, copies in self._items.items():
             features = ArrayStore(self._folder / "features" / split, private=True)
-            spoken = Selection({copy.name: features for copy in copies if features.length(copy.name)})
+            spoken = StoredUtterances({copy.name: features for copy in copies if features.length(copy.name)})
             speakers = {copy.name: copy.speaker for copy in copies}
             if split in train_splits:
                 words: Transcripts = {copy.name: copy.utterance.words for copy in copies if copy.name in spoken}
@@ -69,18 +69,18 @@ class Adapter:
                 write_json(self._folder / ADAPTED / split / RECOGNISED, words)
         return files_under(*(self._folder / ADAPTED / split for split in self._items))
 
-    def _recognise(self, spoken: Selection, speakers: Mapping[str, str]) -> Transcripts:
+    def _recognise(self, spoken: StoredUtterances, speakers: Mapping[str, str]) -> Transcripts:
         """Decode utterances with the unadapted mixtures: the first pass."""
         model = self._model.unadapted
-        norms, lengths = normalisers(model.front_end, spoken, list(spoken), speakers)
+        norms, lengths = collect_normalisers(model.front_end, spoken, list(spoken), speakers)
         corpus = UtteranceSet(spoken, speakers, {name: [] for name in spoken}, norms, lengths)
-        with Workers(spoken.jobs(self._jobs)) as workers:
+        with WorkerPool(spoken.jobs(self._jobs)) as workers:
             chunks = workers.map(_recognise_chunk, (model, self._graph), corpus.chunks())
             found = dict(zip(corpus.utterances, (ids for chunk in chunks for ids in chunk), strict=True))
         return {name: [self._words[i - 1] for i in found[name]] for name in spoken}
 
     def _transforms(
-        self, spoken: Selection, words: Transcripts, speakers: Mapping[str, str]
+        self, spoken: StoredUtterances, words: Transcripts, speakers: Mapping[str, str]
     ) -> SpeakerTransforms | None:
         """Estimate every speaker's matrix; None where nobody says anything."""
         return self._model.speaker_transforms(spoken, words, speakers, spoken.jobs(self._jobs)) if words else None

@@ -8,10 +8,10 @@ from pathlib import Path
 from roundelay.errors import SettingsError, suggest
 from roundelay.formats.alignment_files import Interval, write_ctm, write_textgrid
 from roundelay.speech.features.array_store import ArrayStore
-from roundelay.speech.preparation.prepared_data import Prepared
+from roundelay.speech.preparation.prepared_data import PreparedData
 
 
-def export(data: Prepared, kind: str) -> list[Path]:
+def export_alignments(data: PreparedData, kind: str) -> list[Path]:
     """Write the alignments of all splits below ``export/`` and return the files (CTM) or folders (TextGrid)."""
     if kind not in ("ctm", "textgrid"):
         raise SettingsError(f"unknown format of alignments {suggest(kind, ['ctm', 'textgrid'])}")
@@ -20,17 +20,17 @@ def export(data: Prepared, kind: str) -> list[Path]:
     return [path for split in data.splits for path in (_ctm if kind == "ctm" else _textgrids)(data, split, folder)]
 
 
-def phone_intervals(data: Prepared, split: str, utterance: str) -> list[Interval]:
+def phone_intervals(data: PreparedData, split: str, utterance: str) -> list[Interval]:
     """Return the aligned phones of an utterance in seconds."""
     return list(_intervals(data, data.phones(split), utterance, data.lexicon.phones))
 
 
-def word_intervals(data: Prepared, split: str, utterance: str) -> list[Interval]:
+def word_intervals(data: PreparedData, split: str, utterance: str) -> list[Interval]:
     """Return the aligned words of an utterance in seconds."""
     return list(_intervals(data, data.words(split), utterance, ["", *data.lexicon.words]))
 
 
-def _intervals(data: Prepared, store: ArrayStore, utterance: str, names: Sequence[str]) -> Iterator[Interval]:
+def _intervals(data: PreparedData, store: ArrayStore, utterance: str, names: Sequence[str]) -> Iterator[Interval]:
     """Count time from the first frame's begin; a frame stands for one shift around its middle."""
     settings = data.feature_settings
     shift = settings.frame_shift_seconds
@@ -40,7 +40,7 @@ def _intervals(data: Prepared, store: ArrayStore, utterance: str, names: Sequenc
         yield Interval(begin * shift + offset if begin else 0.0, end * shift + offset, names[number])
 
 
-def _ctm(data: Prepared, split: str, folder: Path) -> list[Path]:
+def _ctm(data: PreparedData, split: str, folder: Path) -> list[Path]:
     paths = []
     for kind, intervals in (("phones", phone_intervals), ("words", word_intervals)):
         path = folder / f"{split}.{kind}.ctm"
@@ -49,7 +49,7 @@ def _ctm(data: Prepared, split: str, folder: Path) -> list[Path]:
     return paths
 
 
-def _textgrids(data: Prepared, split: str, folder: Path) -> list[Path]:
+def _textgrids(data: PreparedData, split: str, folder: Path) -> list[Path]:
     target = folder / split
     target.mkdir(exist_ok=True)
     for name in data.alignments(split):

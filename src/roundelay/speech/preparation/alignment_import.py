@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.errors import DataError, suggest
-from roundelay.formats import alignment_files as files
+from roundelay.formats import alignment_files
 from roundelay.formats.text_tables import read_table
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.decision_tree import STATES, Tree
@@ -37,7 +37,7 @@ class Grid:
     shift: float
     middle: float
 
-    def pieces(self, intervals: Iterable[files.Interval]) -> Pieces:
+    def pieces(self, intervals: Iterable[alignment_files.Interval]) -> Pieces:
         """Label each frame by the interval that its middle is in, as silence where none is."""
         intervals = list(intervals)
 
@@ -61,7 +61,7 @@ def read(path: Path, grid: Grid) -> Iterator[tuple[str, Pieces]]:
     elif not path.is_file():
         raise DataError(f"{path}: no such file of alignments")
     elif path.suffix.lower() in (".ctm", ".mlf"):
-        table = files.read_ctm(path) if path.suffix.lower() == ".ctm" else files.read_mlf(path)
+        table = alignment_files.read_ctm(path) if path.suffix.lower() == ".ctm" else alignment_files.read_mlf(path)
         for name, intervals in table.items():
             yield name, grid.pieces(intervals)
     elif path.suffix.lower() == ".textgrid":
@@ -69,7 +69,7 @@ def read(path: Path, grid: Grid) -> Iterator[tuple[str, Pieces]]:
     elif path.name.startswith("ali"):
         yield from _read_kaldi(path)
     else:
-        for name, runs in files.read_runs(path):
+        for name, runs in alignment_files.read_runs(path):
             yield name, lambda _, runs=runs: runs  # type: ignore[misc]  # runs is bound now, not when it is called
 
 
@@ -78,12 +78,12 @@ def _read_folder(path: Path, grid: Grid) -> Iterator[tuple[str, Pieces]]:
     if not found:
         raise DataError(f"{path}: no .TextGrid or .lab file in it")
     for file in found:
-        intervals = files.read_labels(file) if file.suffix.lower() == ".lab" else _phones_tier(file)
+        intervals = alignment_files.read_labels(file) if file.suffix.lower() == ".lab" else _phones_tier(file)
         yield file.stem, grid.pieces(intervals)
 
 
-def _phones_tier(path: Path) -> list[files.Interval]:
-    tiers = files.read_textgrid(path)
+def _phones_tier(path: Path) -> list[alignment_files.Interval]:
+    tiers = alignment_files.read_textgrid(path)
     for name, intervals in tiers.items():
         if name.split(" - ")[-1].lower() in ("phones", "phone", "phonemes"):
             return intervals
@@ -98,7 +98,7 @@ def _read_kaldi(path: Path) -> Iterator[tuple[str, Pieces]]:
             f"{path}: numbers mean nothing without phones.txt beside it; ali-to-phones --per-frame=true makes phones"
         )
     names = {number: name for name, number in read_table(table).items()}
-    for utterance, values in files.read_ali([path]):
+    for utterance, values in alignment_files.read_ali([path]):
         cuts = np.flatnonzero(np.diff(values)) + 1
         parts = [part for part in np.split(values, cuts) if len(part)]
         for part in parts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from roundelay.errors import DataError
 from roundelay.files import write_json
-from roundelay.speech.features.array_store import ArrayStore, StoreWriter, fresh
+from roundelay.speech.features.array_store import ArrayStore, StoreWriter, make_empty_folder
 from roundelay.speech.features.extraction import Copy
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.speed_perturbation import copy_name
@@ -22,7 +21,7 @@ from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.gmm_training import GmmSettings, train_gmm
 from roundelay.speech.gmm.hmm_gmm import HmmGmm
 from roundelay.speech.language.lexicon import Lexicon
-from roundelay.speech.preparation import alignment_import as brought
+from roundelay.speech.preparation import alignment_import
 from roundelay.speech.preparation.cached_stages import files_under
 
 Progress = Callable[[str, int, int], None]
@@ -69,14 +68,14 @@ class Aligner:
                 if copy.speed == 1.0 and copy.name in originals and store.length(copy.name):
                     stores[copy.name] = store
                     transcripts[copy.name], speakers[copy.name] = copy.utterance.words, copy.speaker
-        chosen = Selection(_some(stores, round(hours * 3600 / features.frame_shift_seconds)))
+        chosen = StoredUtterances(_some(stores, round(hours * 3600 / features.frame_shift_seconds)))
         if not chosen:
             raise DataError(f"{self._folder}: no training utterance has a frame of features")
         model = train_gmm(
             chosen, {name: transcripts[name] for name in chosen}, {name: speakers[name] for name in chosen},
             self._lexicon, replace(settings, input=features.kind), progress=self._progress, jobs=self._jobs,
         )  # fmt: skip
-        model.save(fresh(self._folder / "hmm"))
+        model.save(make_empty_folder(self._folder / "hmm"))
         model.tree.save(self._folder / _TREE)
         return [*files_under(self._folder / "hmm"), self._folder / _TREE]
 
@@ -87,7 +86,7 @@ class Aligner:
         def paths(split: str) -> Iterator[tuple[str, Alignment | str]]:
             features, originals = self._features(split), self._originals(split)
             items = {c.name: c for c in self._items[split] if c.name in originals}
-            spoken = Selection({name: features for name in items if features.length(name)})
+            spoken = StoredUtterances({name: features for name in items if features.length(name)})
             transcripts = {name: items[name].utterance.words for name in spoken}
             speakers = {name: items[name].speaker for name in spoken}
             yield from ((name, "no frames: shorter than one") for name in items if name not in spoken)
@@ -96,22 +95,22 @@ class Aligner:
 
         return self._write(paths)
 
-    def bring_tree(self) -> Iterable[Path]:
+    def write_monophone_tree(self) -> Iterable[Path]:
         """Write the monophone tree of brought alignments."""
         Tree.monophone(len(self._lexicon.phones)).save(self._folder / _TREE)
         return [self._folder / _TREE]
 
-    def bring(self, path: Path, settings: FeatureSettings) -> Iterable[Path]:
+    def import_alignments(self, path: Path, settings: FeatureSettings) -> Iterable[Path]:
         """Take alignments that are brought."""
-        importer = brought.Importer(self._lexicon, path)
+        importer = alignment_import.Importer(self._lexicon, path)
         half = settings.frame_length_seconds if settings.snip_edges else settings.frame_shift_seconds
-        grid = brought.Grid(settings.frame_shift_seconds, half / 2)
+        grid = alignment_import.Grid(settings.frame_shift_seconds, half / 2)
 
         def paths(split: str) -> Iterator[tuple[str, Alignment | str]]:
             features, originals = self._features(split), self._originals(split)
             items = {c.name: c.utterance.words for c in self._items[split] if c.name in originals}
             lengths = {name: features.length(name) for name in items}
-            yield from brought.read_all(path, importer, items, lengths, grid)
+            yield from alignment_import.read_all(path, importer, items, lengths, grid)
 
         return self._write(paths)
 
@@ -119,7 +118,7 @@ class Aligner:
         """Write what is found, utterance by utterance, and why others failed."""
         total, done, aligned = sum(len(items) for items in self._items.values()), 0, 0
         for split in self._items:
-            folder = fresh(self._folder / "alignments" / split)
+            folder = make_empty_folder(self._folder / "alignments" / split)
             originals, features = self._originals(split), self._features(split)
             words = {copy.name: copy.utterance.words for copy in self._items[split]}
             failures: dict[str, str] = {}
@@ -141,7 +140,7 @@ class Aligner:
         return files_under(*(self._folder / "alignments" / split for split in self._items))
 
 
-class Selection(Mapping[str, npt.NDArray[np.float32]]):
+class StoredUtterances(Mapping[str, npt.NDArray[np.float32]]):
     """Some utterances of some stores, read when they are asked for and not held."""
 
     def __init__(self, stores: Mapping[str, ArrayStore]) -> None:
@@ -203,11 +202,7 @@ class _Writer:
     def add(self, utterance: str, words: Sequence[str], path: Alignment) -> None:
         self._senones.add(utterance, path.senones)
         self._phones.add(utterance, np.stack([path.phones, path.starts[:-1], path.starts[1:]], axis=1))
-        spans: dict[int, tuple[int, int]] = {}
-        for word, (begin, end) in zip(path.words.tolist(), pairwise(path.starts.tolist()), strict=True):
-            if word >= 0:
-                spans[word] = (spans.get(word, (begin, end))[0], end)
-        rows = [(self._ids[words[word]], begin, end) for word, (begin, end) in sorted(spans.items())]
+        rows = [(self._ids[words[word]], begin, end) for word, (begin, end) in path.word_spans().items()]
         self._words.add(utterance, np.array(rows, np.int32).reshape(len(rows), 3))
 
 

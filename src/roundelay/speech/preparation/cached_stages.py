@@ -89,7 +89,7 @@ class Stages:
 
 
 @contextlib.contextmanager
-def sole(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Be the only one at work in a folder; the operating system lets go when the process ends, however it ends."""
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -102,7 +102,7 @@ def sole(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def begin(folder: Path) -> Path:
+def create_folder(folder: Path) -> Path:
     """Make the folder where it is not there; refuse one that holds something else."""
     if folder.is_dir():
         if any(folder.iterdir()) and not (folder / FOLDER).is_dir():

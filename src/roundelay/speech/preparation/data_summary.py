@@ -17,7 +17,7 @@ from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.language.lexicon import Lexicon
 from roundelay.speech.preparation.language_stage import read_vocabulary
-from roundelay.speech.preparation.prepared_data import Prepared, open_prepared
+from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
 from roundelay.speech.preparation.utterance_picture import Picture, Span, draw
 
 
@@ -37,7 +37,7 @@ def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: Featu
     }
 
 
-def vocabulary(folder: Path, texts: Mapping[str, Sequence[Sequence[str]]], train_splits: Sequence[str]) -> Any:
+def compare_vocabulary(folder: Path, texts: Mapping[str, Sequence[Sequence[str]]], train_splits: Sequence[str]) -> Any:
     """Compare what can be recognised with what is said in training and elsewhere."""
     words = set(read_vocabulary(folder))
     said = {name: [word for sentence in sentences for word in sentence] for name, sentences in texts.items()}
@@ -93,7 +93,7 @@ def phone_durations(stores: Iterable[ArrayStore], lexicon: Lexicon, shift: float
     return result
 
 
-def check(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def check_prepared(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Look through prepared data: what is in it, and a line for every problem.
 
     Every byte of features and alignments is read and compared with its checksum.
@@ -112,7 +112,7 @@ def check(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return {"folder": str(data.folder), **summary, "problems": problems}
 
 
-def _check_split(data: Prepared, split: str) -> list[str]:
+def _check_split(data: PreparedData, split: str) -> list[str]:
     features, senones = data.features(split), data.alignments(split)
     made = data.description["stages"]
     more = [data.features(split, "adapted")] if "adapted" in made else []
@@ -130,7 +130,7 @@ def _check_split(data: Prepared, split: str) -> list[str]:
     return problems
 
 
-def lines(summary: Mapping[str, Any]) -> list[str]:
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     """Put a preparation's summary into a few lines for people."""
     head = f"{'split':<10} {'utterances':>10} {'hours':>8} {'speakers':>8} {'words':>8} {'aligned':>8} {'failed':>6}"
     result = [head]
@@ -164,7 +164,7 @@ def _vocabulary_lines(found: Mapping[str, Any]) -> list[str]:
         result.append("  it has the words of all transcripts and no other: --vocabulary train leaves held-out ones out")
     for name, part in found["unrecognisable"].items():
         shown = f": {_some(part['words'])}" if part["words"] else ""
-        counted = f"{len(part['words'])} words ({part['tokens']} of {part['source']} said)"
+        counted = f"{len(part['words'])} words ({part['tokens']} of {part['of']} said)"
         result.append(f"  {name}: {counted} cannot be recognised{shown}")
     return result
 
@@ -173,7 +173,7 @@ def _some(names: Sequence[str]) -> str:
     return " ".join(names[:6]) + (" ..." if len(names) > 6 else "")
 
 
-def picture(data: Prepared, split: str, utterance: str) -> str:
+def draw_utterance(data: PreparedData, split: str, utterance: str) -> str:
     """Draw an utterance of prepared data with its waveform, features and alignment, as SVG."""
     known = {copy.name: copy for copy in data.copies(split) if copy.speed == 1.0}
     if utterance not in known:
@@ -197,7 +197,7 @@ def picture(data: Prepared, split: str, utterance: str) -> str:
     )  # fmt: skip
 
 
-def write_picture(data: Prepared, path: Path) -> None:
+def write_picture(data: PreparedData, path: Path) -> None:
     """Write the picture of a training utterance that was aligned, one of about three seconds where there is one."""
     wanted = 3.0 / data.feature_settings.frame_shift_seconds
     for split in data.train_splits:
@@ -205,5 +205,5 @@ def write_picture(data: Prepared, path: Path) -> None:
         plain = [copy.name for copy in data.copies(split) if copy.speed == 1.0 and copy.name in aligned]
         if plain:
             best = min(plain, key=lambda name: abs(len(aligned[name]) - wanted))
-            write_text(path, picture(data, split, best))
+            write_text(path, draw_utterance(data, split, best))
             return

@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import read_json, write_json
-from roundelay.speech.features.array_store import ArrayStore, fresh, write_store
+from roundelay.speech.features.array_store import ArrayStore, make_empty_folder, write_store
 from roundelay.speech.features.extraction import MOMENTS, Copy
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
 from roundelay.speech.gmm.gaussian_mixtures import Gmm
 from roundelay.speech.gmm.ivector import BaumWelch, IvectorModel, train_ivectors, train_ubm
 from roundelay.speech.preparation.cached_stages import files_under
-from roundelay.speech.worker_pool import Workers
+from roundelay.speech.worker_pool import WorkerPool
 
 Progress = Callable[[str, int, int], None]
 Array = npt.NDArray[Any]
@@ -56,7 +56,7 @@ class IvectorSettings:
 
 
 @dataclass(frozen=True)
-class _Hearing:
+class _CepstraMaker:
     """Turn stored features into cepstra with deltas that still differ by speaker."""
 
     front_end: FrontEnd
@@ -66,7 +66,7 @@ class _Hearing:
         return self.front_end(features, self.normaliser)
 
 
-class VectorMaker:
+class IvectorMaker:
     """Train on the training splits of a folder, and write the vectors of all splits."""
 
     def __init__(
@@ -86,10 +86,10 @@ class VectorMaker:
 
     def run(self, train_splits: Sequence[str]) -> Iterable[Path]:
         """Train, and write a store of one row an utterance for each split."""
-        folder = fresh(self._folder / IVECTORS)
+        folder = make_empty_folder(self._folder / IVECTORS)
         frames, hearing = self._sample(train_splits)
         wanted = min(self._settings.num_gaussians, max(1, len(frames) // _FRAMES_A_GAUSSIAN))
-        with Workers(self._jobs) as workers:
+        with WorkerPool(self._jobs) as workers:
             ubm = train_ubm(frames, wanted, seed=self._settings.seed)
             shared = (hearing, ubm)
             rows = self._training(workers, shared, train_splits)
@@ -108,7 +108,7 @@ class VectorMaker:
     def _items_of(self, split: str) -> list[str]:
         return [copy.name for copy in self._items[split]]
 
-    def _sample(self, train_splits: Sequence[str]) -> tuple[Array, _Hearing]:
+    def _sample(self, train_splits: Sequence[str]) -> tuple[Array, _CepstraMaker]:
         """Take frames from all over the training splits, and the normaliser of them."""
         names = [(split, name) for split in train_splits for name in self._items_of(split)]
         chosen, rows = [], 0
@@ -121,12 +121,14 @@ class VectorMaker:
             raise DataError(f"{self._folder}: no training utterance has a frame of features")
         cepstra = [self._front_end.cepstra(x).astype(np.float64) for x in chosen if len(x)]
         squares = sum((x**2).sum(0) for x in cepstra)
-        normaliser = Normaliser.of_moments(rows, sum(x.sum(0) for x in cepstra), squares)
-        hearing = _Hearing(self._front_end, normaliser)
+        normaliser = Normaliser.from_moments(rows, sum(x.sum(0) for x in cepstra), squares)
+        hearing = _CepstraMaker(self._front_end, normaliser)
         every = -(-rows // _UBM_FRAMES)
         return np.concatenate([hearing(x)[::every] for x in chosen if len(x)]), hearing
 
-    def _training(self, workers: Workers, shared: tuple[_Hearing, Gmm], train_splits: Sequence[str]) -> list[BaumWelch]:
+    def _training(
+        self, workers: WorkerPool, shared: tuple[_CepstraMaker, Gmm], train_splits: Sequence[str]
+    ) -> list[BaumWelch]:
         """Collect the statistics of training speakers or utterances, of some where there are very many."""
         units = sorted({unit for split in train_splits for unit in self._units[split].values()}, key=_draw)
         chosen = set(units[:_MOST_UNITS])
@@ -139,7 +141,7 @@ class VectorMaker:
         return list(sums.values())
 
     def _statistics(
-        self, workers: Workers, shared: tuple[_Hearing, Gmm], split: str, wanted: set[str]
+        self, workers: WorkerPool, shared: tuple[_CepstraMaker, Gmm], split: str, wanted: set[str]
     ) -> Iterator[tuple[str, BaumWelch]]:
         source = self._sources[split]
         names = [name for name in self._items_of(split) if name in wanted and source.store.length(name)]
@@ -180,7 +182,9 @@ class _Source:
         return np.asarray(features * deviation + mean)
 
 
-def _collect_chunk(shared: tuple[_Hearing, Gmm], chunk: Sequence[tuple[str, Array]]) -> list[tuple[str, BaumWelch]]:
+def _collect_chunk(
+    shared: tuple[_CepstraMaker, Gmm], chunk: Sequence[tuple[str, Array]]
+) -> list[tuple[str, BaumWelch]]:
     hearing, ubm = shared
     return [(name, BaumWelch.collect(ubm, hearing(features))) for name, features in chunk]
 

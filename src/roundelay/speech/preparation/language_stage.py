@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from roundelay.errors import SettingsError
 from roundelay.files import read_json, replacing, write_json
-from roundelay.speech.features.array_store import fresh
+from roundelay.speech.features.array_store import make_empty_folder
 from roundelay.speech.gmm.decision_tree import Tree
-from roundelay.speech.language import decoding_graph as graph
-from roundelay.speech.language import ngram
+from roundelay.speech.language import decoding_graph, ngram
 from roundelay.speech.language.lexicon import Lexicon
 from roundelay.speech.preparation.cached_stages import files_under
 
@@ -41,22 +40,22 @@ class LanguageSettings:
             raise SettingsError(f"language model: order must be at least 1, not {self.order}")
 
 
-def name_of(settings: LanguageSettings) -> str:
+def graph_name(settings: LanguageSettings) -> str:
     """Name the graph of the language model: bigram, trigram, 4-gram, or arpa for one that was given."""
     return "arpa" if settings.arpa else _NAMES.get(settings.order, f"{settings.order}-gram")
 
 
-def estimate(
+def make_language_model(
     settings: LanguageSettings, training: Iterable[Sequence[str]], vocabulary: Sequence[str]
 ) -> ngram.NgramModel:
     """Read the given model, or count one; neither knows a word beyond the vocabulary."""
     if settings.arpa:
-        return limited(ngram.read_arpa(settings.arpa), vocabulary)
+        return restrict_vocabulary(ngram.read_arpa(settings.arpa), vocabulary)
     estimator = ngram.kneser_ney if settings.smoothing == "kneser-ney" else ngram.witten_bell
     return estimator(ngram.count(training, settings.order), vocabulary)
 
 
-def limited(model: ngram.NgramModel, vocabulary: Iterable[str]) -> ngram.NgramModel:
+def restrict_vocabulary(model: ngram.NgramModel, vocabulary: Iterable[str]) -> ngram.NgramModel:
     """Leave out all n-grams with a word beyond the vocabulary; what they had is not shared out."""
     known = {*vocabulary, ngram.BEGIN, ngram.END}
     return ngram.NgramModel(
@@ -81,19 +80,19 @@ def write_graphs(
     lexicon = Lexicon.read(folder / "lexicon.txt")
     tree = Tree.load(folder / "tree.safetensors")
     vocabulary = read_vocabulary(folder)
-    model = estimate(settings, training, vocabulary)
+    model = make_language_model(settings, training, vocabulary)
     ngram.write_arpa(model, folder / ARPA)
-    models = {"flat": ngram.flat(vocabulary), name_of(settings): model}
-    makers: dict[str, Callable[[], graph.Fst]] = {
-        name: lambda m=m, name=name: graph.build(lexicon, m, tree, where=name)  # type: ignore[misc]  # bound now
+    models = {"flat": ngram.flat(vocabulary), graph_name(settings): model}
+    makers: dict[str, Callable[[], decoding_graph.Fst]] = {
+        name: lambda m=m, name=name: decoding_graph.build_graph(lexicon, m, tree, where=name)  # type: ignore[misc]  # bound now
         for name, m in models.items()
     }
     if settings.ctc:
         makers |= {
-            f"{name}-ctc": lambda m=m, name=name: graph.ctc(lexicon, m, where=f"{name}-ctc")  # type: ignore[misc]
+            f"{name}-ctc": lambda m=m, name=name: decoding_graph.build_ctc_graph(lexicon, m, where=f"{name}-ctc")  # type: ignore[misc]
             for name, m in models.items()
         }
-    graphs = fresh(folder / GRAPHS)
+    graphs = make_empty_folder(folder / GRAPHS)
     sizes = {}
     for done, (name, make) in enumerate(makers.items(), 1):
         sizes[name] = _write(make(), graphs / f"{name}.fst")
@@ -106,14 +105,14 @@ def measure(
     folder: Path, settings: LanguageSettings, training: Sequence[Sequence[str]], held_out: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
     """Give sizes and perplexities: on held-out transcripts where there are any, else on those of training."""
-    models = {"flat": ngram.flat(read_vocabulary(folder)), name_of(settings): ngram.read_arpa(folder / ARPA)}
+    models = {"flat": ngram.flat(read_vocabulary(folder)), graph_name(settings): ngram.read_arpa(folder / ARPA)}
     measured = {name: asdict(ngram.perplexity(model, held_out or training)) for name, model in models.items()}
     sizes: dict[str, Any] = read_json(folder / GRAPHS / SIZES)
     return sizes | {"held_out": bool(held_out), "perplexity": measured}
 
 
-def _write(fst: graph.Fst, path: Path) -> dict[str, Any]:
+def _write(fst: decoding_graph.Fst, path: Path) -> dict[str, Any]:
     with replacing(path) as partial:
         if not fst.write(str(partial)):
             raise OSError(0, "the graph could not be written", os.fspath(path))
-    return {"states": fst.num_states, "arcs": graph.num_arcs(fst), "bytes": path.stat().st_size}
+    return {"states": fst.num_states, "arcs": decoding_graph.num_arcs(fst), "bytes": path.stat().st_size}

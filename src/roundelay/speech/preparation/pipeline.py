@@ -12,31 +12,29 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from roundelay.corpora.data_directory import Utterance, read_split, splits
+from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import digest, file_digest, read_json, write_json, write_text
 from roundelay.formats.kaldi_archives import read_scp
 from roundelay.formats.text_tables import read_table
-from roundelay.speech.features.extraction import Copy, Extraction, copies
+from roundelay.speech.features.extraction import Copy, Extraction, list_copies
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.normalisation import SCOPES, Scope
 from roundelay.speech.gmm.gmm_training import GmmSettings
-from roundelay.speech.language.lexicon import Guess, Lexicon, complete, graphemes, read_pronunciations
-from roundelay.speech.preparation import adaptation_stage as adapting
-from roundelay.speech.preparation import alignment_stage as aligning
-from roundelay.speech.preparation import cached_stages as stages
+from roundelay.speech.language.lexicon import Guess, Lexicon, complete_lexicon, guess_graphemes, read_pronunciations
+from roundelay.speech.preparation import adaptation_stage, alignment_stage, cached_stages
 from roundelay.speech.preparation.cached_stages import Stage, Stages
-from roundelay.speech.preparation.data_summary import summarise, vocabulary, write_picture
-from roundelay.speech.preparation.ivector_stage import IvectorSettings, VectorMaker
-from roundelay.speech.preparation.language_stage import VOCABULARY, LanguageSettings, measure, name_of, write_graphs
-from roundelay.speech.preparation.prepared_data import DESCRIPTION, Prepared, open_prepared, write_utterances
+from roundelay.speech.preparation.data_summary import compare_vocabulary, summarise, write_picture
+from roundelay.speech.preparation.ivector_stage import IvectorMaker, IvectorSettings
+from roundelay.speech.preparation.language_stage import VOCABULARY, LanguageSettings, graph_name, measure, write_graphs
+from roundelay.speech.preparation.prepared_data import DESCRIPTION, PreparedData, open_prepared, write_utterances
 
 __all__ = [
     "IvectorSettings",
     "LexiconSettings",
     "PreparationOutcome",
     "PrepareSettings",
-    "Prepared",
+    "PreparedData",
     "open_prepared",
     "prepare",
 ]
@@ -102,7 +100,7 @@ class PrepareSettings:
 class PreparationOutcome:
     """Say what a preparation did."""
 
-    data: Prepared
+    data: PreparedData
     done: list[str]
     """The stages that had to be done; none where the folder was whole already."""
     summary: dict[str, Any]
@@ -124,7 +122,7 @@ class _Preparation:
 
     def __init__(self, corpus: Path, out: Path, settings: PrepareSettings, jobs: int, progress: Progress) -> None:
         self.corpus, self.out, self.settings, self.jobs, self.progress = corpus, out, settings, jobs, progress
-        self.folders = splits(corpus)
+        self.folders = find_splits(corpus)
         self.utterances = {name: read_split(folder) for name, folder in self.folders.items()}
         self.clean = {name: _clean_copies(folder) for name, folder in self.folders.items()}
         self.train_splits = _train_splits(list(self.folders))
@@ -135,8 +133,8 @@ class _Preparation:
         }
 
     def run(self) -> PreparationOutcome:
-        stages.begin(self.out)
-        with stages.sole(self.out):
+        cached_stages.create_folder(self.out)
+        with cached_stages.lock_folder(self.out):
             plan = self.plan()
             if plan.missing():
                 (self.out / DESCRIPTION).unlink(missing_ok=True)
@@ -180,7 +178,7 @@ class _Preparation:
             Stage("graph", decoded, self._graph, ("lexicon", "hmm")),
         ]
         if settings.hmm.adapt:
-            search = {"words": trained, "search": adapting.SEARCH}
+            search = {"words": trained, "search": adaptation_stage.SEARCH}
             listed.append(Stage("adapted", search, self._adapted, ("features", "hmm", "graph")))
         if settings.ivectors:
             listed.append(Stage("ivectors", asdict(settings.ivectors), self._ivectors, ("features",)))
@@ -192,7 +190,7 @@ class _Preparation:
 
     def _all(self) -> dict[str, list[Copy]]:
         return {
-            name: copies(utterances, self.settings.speeds if name in self.train_splits else ())
+            name: list_copies(utterances, self.settings.speeds if name in self.train_splits else ())
             for name, utterances in self.utterances.items()
         }
 
@@ -211,7 +209,7 @@ class _Preparation:
             extraction = Extraction(folder, some, self.settings.features, self.settings.normalise, self.archives[name])
             extraction.run(self.jobs, lambda done, before=before: self.progress("features", before + done, total))  # type: ignore[misc]  # before is bound now
             before += len(some)
-        return stages.files_under(*(self.out / "features" / name for name in items))
+        return cached_stages.files_under(*(self.out / "features" / name for name in items))
 
     def _lexicon(self) -> Iterable[Path]:
         sources = self.settings.lexicon
@@ -220,28 +218,28 @@ class _Preparation:
         if sources.dictionary:
             known |= read_pronunciations(sources.dictionary, only=needed - known.keys())
         phones = {phone for variants in known.values() for variant in variants for phone in variant}
-        lexicon = complete(needed, known, _guess(sources.unknown, phones), str(self.given or self.corpus))
+        lexicon = complete_lexicon(needed, known, _guess(sources.unknown, phones), str(self.given or self.corpus))
         names = [self.out / name for name in ("lexicon.txt", "phones.txt", "words.txt", "unknown.txt")]
         lexicon.write(names[0])
         lexicon.write_symbols(names[1], names[2])
         write_text(names[3], "".join(f"{word}\n" for word in lexicon.unknown))
         return names
 
-    def _aligner(self) -> aligning.Aligner:
-        return aligning.Aligner(
+    def _aligner(self) -> alignment_stage.Aligner:
+        return alignment_stage.Aligner(
             self.out, Lexicon.read(self.out / "lexicon.txt"), self._all(), self.clean, self.jobs, self.progress
         )
 
     def _hmm(self) -> Iterable[Path]:
         settings, aligner = self.settings, self._aligner()
         if settings.alignments:
-            return aligner.bring_tree()
+            return aligner.write_monophone_tree()
         return aligner.train(self.train_splits, settings.hmm, settings.features, settings.hmm_hours)
 
     def _alignment(self) -> Iterable[Path]:
         aligner = self._aligner()
         if self.settings.alignments:
-            return aligner.bring(self.settings.alignments, self.settings.features)
+            return aligner.import_alignments(self.settings.alignments, self.settings.features)
         return aligner.align()
 
     def _texts(self, training: bool) -> list[tuple[str, ...]]:
@@ -260,32 +258,32 @@ class _Preparation:
         )
 
     def _adapted(self) -> Iterable[Path]:
-        graph = name_of(self.settings.language)
-        return adapting.Adapter(self.out, self._all(), graph, self.jobs, self.progress).run(self.train_splits)
+        graph = graph_name(self.settings.language)
+        return adaptation_stage.Adapter(self.out, self._all(), graph, self.jobs, self.progress).run(self.train_splits)
 
     def _ivectors(self) -> Iterable[Path]:
         settings = self.settings
         assert settings.ivectors is not None, "the stage is planned only with settings"
-        maker = VectorMaker(self.out, self._all(), settings.ivectors, settings.features, self.jobs, self.progress)
+        maker = IvectorMaker(self.out, self._all(), settings.ivectors, settings.features, self.jobs, self.progress)
         return maker.run(self.train_splits)
 
     def _summary(self) -> Iterable[Path]:
         settings = self.settings
         summary = summarise(self.out, self._all(), settings.features)
         texts = {name: [u.words for u in us] for name, us in self.utterances.items()}
-        summary["vocabulary"] = vocabulary(self.out, texts, self.train_splits)
+        summary["vocabulary"] = compare_vocabulary(self.out, texts, self.train_splits)
         summary["language"] = measure(
             self.out, settings.language, self._texts(training=True), self._texts(training=False)
         )
         if settings.hmm.adapt:
-            summary["adapted"] = adapting.describe(self.out, self.folders)
+            summary["adapted"] = adaptation_stage.describe(self.out, self.folders)
         write_json(self.out / "summary.json", summary)
         return [self.out / "summary.json"]
 
     def _describe(self, plan: Stages) -> None:
         """Write what makes the folder whole."""
         settings = asdict(self.settings)
-        counts = aligning.senone_counts(self.out, self.train_splits)
+        counts = alignment_stage.senone_counts(self.out, self.train_splits)
         description = {
             "version": _VERSION,
             "corpus": str(self.corpus.absolute()),
@@ -354,10 +352,10 @@ def _identity(path: Path | None) -> str | None:
 
 def _guess(kind: str, phones: Iterable[str]) -> Guess | None:
     if kind == "espeak":
-        from roundelay.speech.language.espeak_pronunciations import EspeakGuess
+        from roundelay.speech.language.espeak_pronunciations import EspeakPronouncer
 
-        return EspeakGuess(phones)
-    return graphemes if kind == "grapheme" else None
+        return EspeakPronouncer(phones)
+    return guess_graphemes if kind == "grapheme" else None
 
 
 def _plain(value: Any) -> Any:

@@ -17,9 +17,9 @@ from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import read_json, write_text
 from roundelay.speech.features.array_store import ArrayStore
-from roundelay.speech.features.extraction import Copy, copies
+from roundelay.speech.features.extraction import Copy, list_copies
 from roundelay.speech.features.mel_features import FeatureSettings
-from roundelay.speech.features.network_inputs import Combined
+from roundelay.speech.features.network_inputs import CombinedInputs
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.language.lexicon import Lexicon
 
@@ -27,7 +27,7 @@ DESCRIPTION = "prepared.json"
 KINDS = ("plain", "adapted")
 
 
-class Prepared:
+class PreparedData:
     """Give typed access to a folder that ``prepare`` made whole.
 
     ::
@@ -113,9 +113,11 @@ class Prepared:
         """Open the speaker vectors of a split: arrays (1, R) by utterance."""
         return self._store(self._made("ivectors", "--ivectors"), self._known(split))
 
-    def inputs(self, split: str, kinds: Sequence[str] = ("plain",), *, ivectors: bool = False) -> Combined:
+    def inputs(self, split: str, kinds: Sequence[str] = ("plain",), *, ivectors: bool = False) -> CombinedInputs:
         """Put kinds of features side by side, and the speaker's vector after them if wanted; for minibatches."""
-        return Combined([self.features(split, kind) for kind in kinds], self.ivectors(split) if ivectors else None)
+        return CombinedInputs(
+            [self.features(split, kind) for kind in kinds], self.ivectors(split) if ivectors else None
+        )
 
     def alignments(self, split: str) -> ArrayStore:
         """Open the senones of a split: arrays (T,); utterances that could not be aligned are not in it."""
@@ -138,7 +140,7 @@ class Prepared:
     def copies(self, split: str) -> list[Copy]:
         """List what ``features`` holds: utterances, and those of training at other speeds too."""
         speeds = self.description["settings"]["speeds"] if split in self.train_splits else []
-        return copies(self.utterances(split), speeds)
+        return list_copies(self.utterances(split), speeds)
 
     def transcripts(self, split: str) -> dict[str, tuple[str, ...]]:
         """Map each name in ``features`` to its words."""
@@ -172,9 +174,9 @@ class Prepared:
         return read_graph(self.folder / "graphs" / f"{name}.fst")
 
 
-def open_prepared(folder: str | os.PathLike[str]) -> Prepared:
+def open_prepared(folder: str | os.PathLike[str]) -> PreparedData:
     """Open prepared data."""
-    return Prepared(folder)
+    return PreparedData(folder)
 
 
 def write_utterances(path: Path, utterances: Iterable[Utterance]) -> None:
