@@ -44,7 +44,7 @@ def test_synth_then_check(tmp_path: Path) -> None:
     assert report["errors"] == []
     assert report["splits"]["train"]["utterances"] == made["splits"]["train"]["utterances"]
     done = roundelay("corpus", "synth", "--hours", "1", "--out", out, status=2)
-    assert done.stderr.startswith(f"roundelay: {out}: holds a synthetic corpus")
+    assert done.stderr.startswith(f"roundelay: {out}: contains a synthetic corpus")
 
 
 def test_import_and_check(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_errors_are_one_line_with_status_2(tmp_path: Path) -> None:
 
     assert "unknown corpus 'an5'; did you mean 'an4'?" in complaint("import", "an5", tmp_path, "--out", tmp_path / "o")
     assert "not AN4" in complaint("import", "an4", tmp_path, "--out", tmp_path / "o")
-    assert "cannot be fetched (LDC" in complaint("fetch", "fisher", "--out", tmp_path / "o")
+    assert "cannot be downloaded (LDC" in complaint("fetch", "fisher", "--out", tmp_path / "o")
     assert "no part 'dev-claen'; did you mean 'dev-clean'?" in complaint(
         "fetch", "librispeech", "--part", "dev-claen", "--out", tmp_path / "o"
     )

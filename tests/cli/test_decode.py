@@ -107,6 +107,6 @@ def test_bad_input_is_one_line(
         (("decode", run, "--split", "tset", *GIVEN), "did you mean 'test'"),
         (("transcribe", tmp_path, run / "model.json"), "no trained acoustic model there"),
         (("transcribe", run, run / "model.json", *GIVEN), "model.json: not audio that can be read"),
-        (("export", run), "roundelay: export: no format is asked for; give --onnx"),
+        (("export", run), "roundelay: export: no format given; use --onnx"),
     ):
         assert expected in complaint(monkeypatch, capsys, *arguments)

@@ -101,7 +101,7 @@ def test_a_connection_that_breaks_off_is_taken_up_again(server: Server, tmp_path
 
 def test_a_later_run_goes_on_where_the_first_gave_up(server: Server, tmp_path: Path) -> None:
     server.stingy = [100_000, 1000, 1000, 1000]
-    with pytest.raises(DataError, match=r"broke off after 103000 bytes .* the same command again goes on from there"):
+    with pytest.raises(DataError, match=r"stopped after 103000 bytes .* run the same command to continue"):
         download_file(Download(server.url, SUM), tmp_path)
     assert not (tmp_path / "corpus.tar.gz").exists()
     assert download_file(Download(server.url, SUM), tmp_path).read_bytes() == BODY
@@ -140,7 +140,7 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_kept(server: Server, tmp_pat
 
 def test_a_file_that_was_damaged_later_is_found(server: Server, tmp_path: Path) -> None:
     download_file(Download(server.url, SUM), tmp_path).write_bytes(BODY[:-1])
-    with pytest.raises(DataError, match="remove the file and fetch it anew"):
+    with pytest.raises(DataError, match="remove the file and download it again"):
         download_file(Download(server.url, SUM), tmp_path)
 
 
@@ -169,7 +169,7 @@ def test_no_server_and_no_web_address(tmp_path: Path, server: Server) -> None:
     with pytest.raises(DataError, match="only http and https"):
         download_file(Download("file:///etc/passwd"), tmp_path)
     url = server.url.replace(str(server.server_address[1]), "9")
-    with pytest.raises(DataError, match="broke off after 0 bytes"):
+    with pytest.raises(DataError, match="stopped after 0 bytes"):
         download_file(Download(url), tmp_path)
 
 

@@ -440,9 +440,9 @@ def test_a_second_import_does_nothing_and_another_is_refused(tmp_path: Path) -> 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     import_corpus(corpus, tmp_path / "in", out)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    with pytest.raises(DataError, match="holds another corpus already"):
+    with pytest.raises(DataError, match="contains another corpus"):
         import_corpus(corpora.load("kaldi"), tmp_path / "in", out)
-    with pytest.raises(DataError, match="there is something else in this folder"):
+    with pytest.raises(DataError, match="contains other files"):
         import_corpus(corpus, tmp_path / "in", tmp_path / "in" / "LibriSpeech")
     with pytest.raises(DataError, match="no such folder"):
         import_corpus(corpus, tmp_path / "gone", tmp_path / "out2")

@@ -183,9 +183,9 @@ def test_a_second_run_changes_nothing_and_another_corpus_is_refused(corpus: Path
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
     generator.make_corpus(corpus, hours=HOURS)
     assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*")} == before
-    with pytest.raises(DataError, match=r"holds a synthetic corpus of hours 0\.08.*, not of hours 0\.5"):
+    with pytest.raises(DataError, match=r"contains a synthetic corpus of hours 0\.08.*, not of hours 0\.5"):
         generator.make_corpus(corpus, hours=0.5)
-    with pytest.raises(DataError, match="something else in this folder"):
+    with pytest.raises(DataError, match="contains other files"):
         generator.make_corpus(corpus / "flac", hours=0.5)
 
 

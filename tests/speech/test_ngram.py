@@ -134,9 +134,9 @@ def test_prose_before_the_data_is_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("1=3", "1=4", "4 1-grams are declared and 3 are there"),
-        ("\\end\\", "", "not a whole ARPA file"),
-        ("\\data\\", "", "not a whole ARPA file"),
+        ("1=3", "1=4", "4 1-grams are declared, but 3 were found"),
+        ("\\end\\", "", "not a complete ARPA file"),
+        ("\\data\\", "", "not a complete ARPA file"),
         ("-0.5 a\n", "-0.5 a b c\n", "G.arpa:6: expected log10"),
         ("-0.5 a", "half a", "G.arpa:6: 'half a' has something else"),
     ],

@@ -102,7 +102,7 @@ def test_single_numbers(tmp_path: Path) -> None:
 
 def test_without_an_index_there_is_no_store(tmp_path: Path) -> None:
     write_shard(tmp_path, 0, "float32", arrays().items())
-    with pytest.raises(DataError, match=r"no whole store there \(index.json is missing\)"):
+    with pytest.raises(DataError, match=r"no complete store \(index.json is missing\)"):
         ArrayStore(tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_an_interrupted_rewrite_leaves_no_store(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         write_store(tmp_path / "s", failing(), dim=3)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="no whole store"):
+    with pytest.raises(DataError, match="no complete store"):
         ArrayStore(tmp_path / "s")
 
 
@@ -124,7 +124,7 @@ def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
     shard = tmp_path / "s" / shard_name(0)
     size = shard.stat().st_size
     shard.write_bytes(shard.read_bytes()[:-4])
-    with pytest.raises(DataError, match=rf"shard-00000.raw: {size - 4} bytes where {size} belong"):
+    with pytest.raises(DataError, match=rf"shard-00000.raw: {size - 4} bytes instead of {size}"):
         ArrayStore(tmp_path / "s")
     shard.unlink()
     with pytest.raises(DataError, match=r"shard-00000.raw: 0 bytes"):
@@ -137,7 +137,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[10] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(DataError, match=r"shard-00000.raw: its checksum is not that of its index"):
+    with pytest.raises(DataError, match=r"shard-00000.raw: its checksum differs from that in the index"):
         ArrayStore(tmp_path / "s").verify()
 
 

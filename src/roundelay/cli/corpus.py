@@ -1,4 +1,4 @@
-"""``roundelay corpus``: make or bring in a corpus in the one layout."""
+"""``roundelay corpus``: make, download or import a corpus as Kaldi-style data directories."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _jobs = click.option(
 
 @click.group("corpus")
 def command() -> None:
-    """Make or bring in a corpus; all end in one layout, Kaldi-style data directories.
+    """Make, download or import a corpus; every corpus ends as Kaldi-style data directories.
 
     \b
     roundelay corpus synth --hours 1 --out corpora/synthetic
     roundelay corpus fetch librispeech --part train-clean-5 --part dev-clean-2 --out corpora/mini
     roundelay corpus import kaldi /data/swbd/data --out corpora/swbd
     roundelay corpus check corpora/synthetic
-    """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
+    """  # noqa: D301 (\b tells click not to wrap this paragraph)
 
 
 @command.command("list")
 @_json
 def list_corpora(*, as_json: bool) -> None:
-    """List the corpora, a line each.
+    """List the corpora, one line per corpus.
 
     \b
     roundelay corpus list
@@ -70,13 +70,13 @@ def _described(corpus: Corpus) -> dict[str, Any]:
 
 
 @command.command()
-@click.option("--hours", type=float, default=1.0, show_default=True, help="How much to make, clean and noisy together.")
+@click.option("--hours", type=float, default=1.0, show_default=True, help="Hours of audio, clean and noisy together.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same bytes.")
 @_out
 @_jobs
 @_json
 def synth(*, hours: float, seed: int, out: Path, jobs: int, as_json: bool) -> None:
-    """Make the synthetic corpus, spoken by espeak-ng; go on where an earlier run stopped.
+    """Make the synthetic corpus, spoken by espeak-ng; continue an interrupted run.
 
     \b
     roundelay corpus synth --hours 0.2 --out corpora/small
@@ -100,7 +100,7 @@ def synth(*, hours: float, seed: int, out: Path, jobs: int, as_json: bool) -> No
 @_out
 @_json
 def import_command(*, name: str, folder: Path, out: Path, as_json: bool) -> None:
-    """Bring the corpus NAME from its original FOLDER into our layout; the audio stays where it is.
+    """Import the corpus NAME from its original FOLDER; the audio files are not copied.
 
     \b
     roundelay corpus import an4 /data/an4 --out corpora/an4
@@ -114,12 +114,12 @@ def import_command(*, name: str, folder: Path, out: Path, as_json: bool) -> None
 
 @command.command()
 @click.argument("name")
-@click.option("--part", "parts", multiple=True, help="A part to fetch, several times for several; see list --json.")
-@click.option("--mirror", help="Fetch the same file names from this address instead.")
+@click.option("--part", "parts", multiple=True, help="Part to download; may be repeated; see list --json.")
+@click.option("--mirror", help="Download the same file names from this address.")
 @_out
 @_json
 def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, as_json: bool) -> None:
-    """Download the corpus NAME, check it, unpack it and import it; go on where an earlier run stopped.
+    """Download the corpus NAME, check it, unpack it and import it; continue an interrupted run.
 
     \b
     roundelay corpus fetch yesno --out corpora/yesno
@@ -136,7 +136,7 @@ def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, a
         with _bar(f"fetching {part}") as tick:
             archive = download_file(download, out / "archives", tick)
         if not (out / "original" / part).is_dir():
-            (out / MARKER).unlink(missing_ok=True)  # a new part: the import is to be done again
+            (out / MARKER).unlink(missing_ok=True)  # a new part: the import must be repeated
             with _bar(f"unpacking {part}") as _:
                 unpack(archive, out / "original" / part)
     import_corpus(corpus, out / "original", out)
@@ -145,7 +145,7 @@ def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, a
 
 def _wanted(corpus: Corpus, parts: tuple[str, ...]) -> tuple[str, ...]:
     if not corpus.parts:
-        raise SettingsError(f"{corpus.name} cannot be fetched ({corpus.licence}); there is: roundelay corpus import")
+        raise SettingsError(f"{corpus.name} cannot be downloaded ({corpus.licence}); use roundelay corpus import")
     for part in parts:
         if part not in corpus.parts:
             raise SettingsError(f"{corpus.name} has no part {suggest(part, corpus.parts)}")
@@ -154,11 +154,11 @@ def _wanted(corpus: Corpus, parts: tuple[str, ...]) -> tuple[str, ...]:
 
 @command.command()
 @click.argument("folder", type=_folder)
-@click.option("--headers-only", is_flag=True, help="Do not read the samples: quicker, finds less.")
+@click.option("--headers-only", is_flag=True, help="Read only headers, not samples: faster, finds less.")
 @_jobs
 @_json
 def check(*, folder: Path, headers_only: bool, jobs: int, as_json: bool) -> None:
-    """Look over a corpus, or prepared data: what is in FOLDER, and what is wrong with it.
+    """Check a corpus or prepared data: print what is in FOLDER and what is wrong with it.
 
     \b
     roundelay corpus check corpora/an4
@@ -195,7 +195,7 @@ def _check_prepared(folder: Path, *, as_json: bool) -> None:
     else:
         click.echo("\n".join(data_summary.summary_lines(found)))
     _complain("warning", problems)
-    # what the preparation noted itself (silent, clipped, not aligned) is no damage
+    # silent, clipped or unaligned utterances were reported by the preparation: they are no damage
     noted = sum(len(part[kind]) for part in found["splits"].values() for kind in ("failed", "silent", "clipped"))
     if len(problems) > noted:
         raise DataError(f"{folder}: damaged, {len(problems) - noted} errors, the first: {problems[0]}")
@@ -205,7 +205,7 @@ def _complain(kind: str, lines: list[str]) -> None:
     for line in lines[:_SHOWN]:
         click.echo(f"{kind}: {line}", err=True)
     if len(lines) > _SHOWN:
-        click.echo(f"{kind}: and {len(lines) - _SHOWN} more (all with --json)", err=True)
+        click.echo(f"{kind}: and {len(lines) - _SHOWN} more (use --json to see all)", err=True)
 
 
 def _report_splits(out: Path, *, as_json: bool) -> None:
@@ -226,7 +226,7 @@ def _print_json(value: Any) -> None:
 
 @contextmanager
 def _bar(title: str) -> Iterator[Tick]:
-    """Show a bar on standard error, if that is a terminal; the function it gives takes what is done and the total."""
+    """Show a bar on standard error if that is a terminal; yield a function that takes done and total."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

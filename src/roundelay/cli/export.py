@@ -1,4 +1,4 @@
-"""``roundelay export``: a trained model for use elsewhere."""
+"""``roundelay export``: write a trained model in another format."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--onnx", is_flag=True, help="Write the acoustic model as ONNX.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="By default RUN/model.onnx.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; default: RUN/model.onnx.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, run: Path, onnx: bool, out: Path | None, as_json: bool) -> None:
     """Write RUN's acoustic model in another format, and check it by running it.
 
@@ -34,7 +34,7 @@ def command(*, run: Path, onnx: bool, out: Path | None, as_json: bool) -> None:
     from roundelay.speech.decoding.onnx_export import export_onnx
 
     if not onnx:
-        raise SettingsError("export: no format is asked for; give --onnx")
+        raise SettingsError("export: no format given; use --onnx")
     console = Console(stderr=True)
     with console.status("writing and checking") if console.is_terminal else console:
         about = export_onnx(run, out)

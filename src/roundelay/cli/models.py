@@ -1,4 +1,4 @@
-"""``roundelay models``: the registry, a line each, or one of them with its settings and presets."""
+"""``roundelay models``: list the models, one line per model, or show one with its settings and presets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roundelay.models import MODELS, build_model
 
 __all__ = ["command"]
 
-INPUTS, OUTPUTS = 40, 2000  # what parameters are counted for
+INPUTS, OUTPUTS = 40, 2000  # sizes for which parameters are counted
 EPILOG = """\b
 Examples:
   roundelay models
@@ -26,7 +26,7 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str | None, *, as_json: bool) -> None:
     """List the acoustic models, or show the settings and presets of NAME."""
     if name is not None and name not in MODELS:
@@ -40,7 +40,7 @@ def command(name: str | None, *, as_json: bool) -> None:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Say what there is to know of a model, as JSON has it."""
+    """Return name, summary, settings and presets of a model as JSON values."""
     kind = MODELS[name]
     text = inspect.getdoc(kind) or ""
     return {
@@ -56,7 +56,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _parameters(name: str, preset: str) -> int:
-    """Count the parameters, without making any."""
+    """Count the parameters without allocating them."""
     with torch.device("meta"):
         model = build_model({"name": name, "preset": preset}, INPUTS, OUTPUTS)
     return sum(parameter.numel() for parameter in model.parameters())

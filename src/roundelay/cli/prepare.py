@@ -25,7 +25,7 @@ Examples:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the prepared data.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cores to use.")
 @click.option("--features", "kind", default="fbank", show_default=True, type=click.Choice(["fbank", "mfcc"]))
-@click.option("--given-features", is_flag=True, help="Take them from feats.scp in each split (Kaldi's archives).")
+@click.option("--given-features", is_flag=True, help="Use the features in each split's feats.scp (Kaldi archives).")
 @click.option("--bins", default=40, show_default=True, type=click.IntRange(3), help="Mel bins.")
 @click.option("--rate", default=16000, show_default=True, type=click.IntRange(4000), help="Samples per second.")
 @click.option(
@@ -33,51 +33,51 @@ Examples:
     default="speaker",
     show_default=True,
     type=click.Choice(["speaker", "utterance", "global", "none"]),
-    help="Over what features get mean 0 and variance 1.",
+    help="Group of utterances over which features get mean 0 and variance 1.",
 )
-@click.option("--speed", "speeds", multiple=True, type=click.FloatRange(0.5, 2), help="Add copies at this speed too.")
-@click.option("--lexicon", type=_FILE, help="Word and phones, a pronunciation a line; else the corpus's lexicon.txt.")
-@click.option("--dictionary", type=_FILE, help="Where words are looked up that the lexicon lacks (CMU dictionary).")
+@click.option("--speed", "speeds", multiple=True, type=click.FloatRange(0.5, 2), help="Add copies at this speed; repeatable.")
+@click.option("--lexicon", type=_FILE, help="A word and its phones per line; default: the corpus's lexicon.txt.")
+@click.option("--dictionary", type=_FILE, help="Dictionary for words that the lexicon lacks (CMU dictionary).")
 @click.option(
     "--unknown",
     default="none",
     show_default=True,
     type=click.Choice(["none", "grapheme", "espeak"]),
-    help="How to guess all other pronunciations; none makes them an error.",
+    help="How to guess the pronunciation of other words; with none they are an error.",
 )
 @click.option(
     "--vocabulary",
     default="lexicon",
     show_default=True,
     type=click.Choice(["lexicon", "train"]),
-    help="What can be recognised: words of the lexicon and of training, or of training only.",
+    help="Words that can be recognised: those of lexicon and training, or of training only.",
 )
 @click.option("--senones", default=300, show_default=True, type=click.IntRange(1), help="Tied triphone states.")
-@click.option("--gaussians", type=click.IntRange(1), help="Of the HMM-GMM; else ten for every three senones.")
-@click.option("--adapt", is_flag=True, help="LDA+MLLT and fMLLR per speaker: a second set of features.")
+@click.option("--gaussians", type=click.IntRange(1), help="Gaussians of the HMM-GMM; default: ten per three senones.")
+@click.option("--adapt", is_flag=True, help="Add a second set of features: LDA+MLLT and fMLLR per speaker.")
 @click.option(
     "--ivectors", is_flag=False, flag_value=100, type=click.IntRange(1), metavar="[SIZE]",
-    help="Make speaker vectors, of 100 numbers unless told.",
+    help="Make speaker vectors; default size: 100.",
 )  # fmt: skip
 @click.option(
     "--ivectors-per",
     default="speaker",
     show_default=True,
     type=click.Choice(["speaker", "utterance"]),
-    help="What a vector stands for.",
+    help="One vector per speaker or per utterance.",
 )
 @click.option(
     "--hmm-hours",
     default=10.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="At most this much trains the HMM-GMM.",
+    help="Train the HMM-GMM on at most this many hours.",
 )
-@click.option("--alignments", type=_FILE, help="Take these (HTK, TextGrid, CTM, Kaldi, runs) instead of an HMM-GMM.")
-@click.option("--arpa", type=_FILE, help="Language model; else one is counted on the training transcripts.")
-@click.option("--order", default=2, show_default=True, type=click.IntRange(1), help="Of the counted language model.")
+@click.option("--alignments", type=_FILE, help="Use these (HTK, TextGrid, CTM, Kaldi, runs) and train no HMM-GMM.")
+@click.option("--arpa", type=_FILE, help="Language model; default: one estimated from the training transcripts.")
+@click.option("--order", default=2, show_default=True, type=click.IntRange(1), help="Order of the estimated language model.")
 @click.option("--smoothing", default="kneser-ney", show_default=True, type=click.Choice(["kneser-ney", "witten-bell"]))
-@click.option("--ctc", is_flag=True, help="Make graphs of the CTC topology too.")
+@click.option("--ctc", is_flag=True, help="Also make graphs for CTC models.")
 @click.option(
     "--export-alignments", "exports", type=click.Choice(["ctm", "textgrid"]), multiple=True,
     help="Also write the alignments in this format.",
@@ -88,7 +88,7 @@ def command(*, corpus: Path, out: Path, jobs: int, exports: tuple[str, ...], as_
     """Prepare CORPUS: features, lexicon, aligned HMM states and decoding graphs.
 
     CORPUS is a folder in the layout that `roundelay corpus` makes: train, dev and test with wav.scp, text and utt2spk.
-    Stages that were done before from the same files and settings are not done again.
+    Stages whose files and settings have not changed are not repeated.
     """
     from roundelay.speech.preparation.alignment_export import export_alignments
     from roundelay.speech.preparation.data_summary import summary_lines

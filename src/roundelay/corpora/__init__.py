@@ -1,4 +1,4 @@
-"""One file a corpus, all ending in one layout: Kaldi-style data directories."""
+"""Corpora, one file per corpus; all are imported as Kaldi-style data directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES = {
     "lhotse": "lhotse",
     "folder": "audio_folder",
 }
-"""Each corpus ``x`` is ``CORPUS`` in the module named here."""
+"""Corpus name to module; the module's ``CORPUS`` is the corpus."""
 
 
 def load(name: str) -> Corpus:

@@ -25,7 +25,7 @@ _SUFFIXES = (".sph", ".wav", ".flac")
 
 
 def import_splits(source: Path, out: Path) -> None:
-    """Import the original layout, or a pack that is in our layout already."""
+    """Import the original folder, or a folder of data directories."""
     root = next((path.parent.parent for path in sorted(source.rglob("etc/an4_train.fileids"))), None)
     if root is None:
         if (source / "train" / "wav.scp").is_file():
@@ -57,7 +57,7 @@ def _utterance(root: Path, file: str, words: dict[str, tuple[str, ...]], transcr
     *_, speaker, name = ("", *file.split("/"))
     audio = next((p for s in _SUFFIXES if (p := root / "wav" / f"{file}{s}").is_file()), None)
     if audio is None:
-        hint = "; of raw samples the byte order is not known, take an4_sphere" if _is_raw(root, file) else ""
+        hint = "; the byte order of raw samples is not known, use an4_sphere" if _is_raw(root, file) else ""
         raise DataError(f"{root / 'wav' / file}: the audio is not there ({', '.join(_SUFFIXES)}){hint}")
     if name not in words:
         raise DataError(f"{transcripts}: no transcript of {name!r}")
@@ -82,7 +82,7 @@ CORPUS = Corpus(
     summary="spelled words, numbers, dates and short commands; 84 speakers, 0.9 h",
     licence="BSD-like (Carnegie Mellon University)",
     import_splits=import_splits,
-    # the archive of a commit: its content is fixed, its bytes may change with the compressor that the host uses
+    # no checksum: the archive of a commit has fixed content, but the host may compress it differently
     parts={"all": Download(f"https://github.com/cmusphinx/an4/archive/{_COMMIT}.tar.gz")},
     default_parts=("all",),
 )

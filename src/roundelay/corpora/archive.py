@@ -1,4 +1,4 @@
-"""Unpack archives of strangers: nothing may land outside the folder, and nothing but plain files and folders."""
+"""Unpack untrusted archives: only plain files and folders, and nothing outside the target folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roundelay.errors import DataError
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack a tar or zip into a folder that appears only when all of it is there; do nothing where it is there."""
+    """Unpack a tar or zip into a folder that appears only when it is complete; do nothing if it exists."""
     archive, target = Path(archive), Path(target)
     if target.is_dir():
         return
@@ -68,7 +68,7 @@ def _unzip(archive: Path, work: Path) -> None:
 
 
 def _place(archive: Path, work: Path, name: str) -> Path:
-    """Say where a member goes, if it stays inside."""
+    """Return the path of a member; raise if it is outside the folder."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in (path.parts[0] if path.parts else "") or "\0" in name:
         raise DataError(f"{archive}: refused: {name!r} would be unpacked outside of the folder")

@@ -1,9 +1,8 @@
-"""A plain folder of audio with ``transcripts.tsv``: path, text and perhaps speaker and split, between tabs.
+"""A plain folder of audio with ``transcripts.tsv``: path, text, and optionally speaker and split, separated by tabs.
 
-A first line that begins with ``path`` names the columns; without it they are in that order.  Paths count from the
-folder. Without a speaker, the subfolder that a file is in is its speaker, and a file in no subfolder is a speaker by
-itself. Without a split, speakers are divided.  Audio that the table does not have is an error, as is a line without
-audio.
+A first line that begins with ``path`` names the columns; without it they are in that order.  Paths are relative to the
+folder.  Without a speaker column, the speaker is the name of the file's subfolder, or of the file if there is none.
+Without a split column, speakers are divided into splits.  A line without audio and audio without a line are errors.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _AUDIO = {".wav", ".flac", ".ogg", ".mp3", ".sph"}
 
 
 def import_splits(source: Path, out: Path) -> None:
-    """Import the files that the table names."""
+    """Import the files in the table."""
     divided: dict[str, list[Utterance]] = {}
     seen: dict[Path, int] = {}
     for number, row in _rows(source / TABLE):
@@ -35,7 +34,7 @@ def import_splits(source: Path, out: Path) -> None:
             raise DataError(f"{where}: {row['path']} is already in line {seen[audio.resolve()]}")
         seen[audio.resolve()] = number
         divided.setdefault(split_name(row.get("split", "")), []).append(_utterance(row, audio, where))
-    _check_all_told(source, set(seen))
+    _check_all_listed(source, set(seen))
     if not divided:
         raise DataError(f"{source / TABLE}: no lines in it")
     if "" in divided and len(divided) > 1:
@@ -70,9 +69,9 @@ def _utterance(row: dict[str, str], audio: Path, where: str) -> Utterance:
     return Utterance(utterance_id(speaker, str(relative)), audio, speaker, words)
 
 
-def _check_all_told(source: Path, told: set[Path]) -> None:
+def _check_all_listed(source: Path, listed: set[Path]) -> None:
     for file in sorted(source.rglob("*")):
-        if file.suffix.lower() in _AUDIO and file.resolve() not in told:
+        if file.suffix.lower() in _AUDIO and file.resolve() not in listed:
             raise DataError(f"{source / TABLE}: no transcript of {file.relative_to(source)}, whose audio is there")
 
 

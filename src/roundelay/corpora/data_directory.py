@@ -1,18 +1,18 @@
-"""The one layout every corpus ends in: Kaldi-style data directories.
+"""Kaldi-style data directories: the common layout of all corpora.
 
-A corpus is a folder with a subfolder for each split (``train``, ``dev``, ``test``, perhaps more), or one such directory
-by itself.  A split holds
+A corpus is a folder with one subfolder per split (``train``, ``dev``, ``test``, perhaps more), or a single split.  A
+split contains
 
 ========== =========================================================================================================
-wav.scp    recording and its audio: a path, or a usual command that is read directly (``pipes``)
+wav.scp    recording and its audio: a path, or a usual command that is read directly (see ``wav_scp``)
 text       utterance and its words
 utt2spk    utterance and its speaker
 segments   (optional) utterance, recording, begin and end in seconds; without it each recording is one utterance
 ========== =========================================================================================================
 
 and perhaps ``reference.ctm``, ``utt2snr``, ``utt2clean``.  Beside the splits there may be ``lexicon.txt``,
-``lm/*.arpa`` and ``SHA256SUMS``.  A relative audio path counts from the folder of its ``wav.scp``, and where it is not
-there, from that folder's parents.
+``lm/*.arpa`` and ``SHA256SUMS``.  A relative audio path counts from the folder of its ``wav.scp``, or if it is not
+there, from a parent of that folder.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_numbered, read_table, write_table
 
 MAIN_SPLITS = ("train", "dev", "test")
-_PARENTS = 3  # a pack keeps its audio beside the splits; further up lie other people's files
+_PARENTS = 3  # how many parent folders are searched for audio
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """What one speaker said, and where the samples are; ``begin`` and ``end`` in seconds, None for the whole file."""
+    """Words of one speaker and their samples; ``begin`` and ``end`` in seconds, None for the whole file."""
 
     id: str
     audio: Path
@@ -47,7 +47,7 @@ class Utterance:
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """Find the splits of a corpus, train, dev and test first; a folder that is itself one split is ``all``."""
+    """Find the splits of a corpus, train, dev and test first; a folder that is a single split is called ``all``."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; a corpus is a folder with train, dev and test in it")
@@ -66,7 +66,7 @@ def _main_first(name: str) -> tuple[int, str]:
 
 
 def read_split(folder: Path) -> list[Utterance]:
-    """Read a split's utterances, sorted by id; refuse anything that is missing, double or without its counterpart."""
+    """Read a split's utterances, sorted by id; raise if the tables are incomplete or do not match."""
     folder = Path(folder)
     recordings = _recordings(folder)
     segments = _segments(folder, recordings)
@@ -85,7 +85,7 @@ def _utterance(folder: Path, name: str, segment: Utterance, words: str, speaker:
 
 
 def _recordings(folder: Path) -> dict[str, wav_scp.Source]:
-    """Read ``wav.scp`` with each path found on the disk."""
+    """Read ``wav.scp`` and find each path on the disk."""
     scp = folder / "wav.scp"
     found: dict[str, wav_scp.Source] = {}
     for name, (entry, number) in read_numbered(scp).items():
@@ -107,7 +107,7 @@ def _find(folder: Path, path: Path) -> Path | None:
 
 
 def _segments(folder: Path, recordings: dict[str, wav_scp.Source]) -> dict[str, Utterance]:
-    """Give each utterance its audio, channel and times; words and speaker are still to come."""
+    """Return utterances with audio, channel and times, still without words and speaker."""
     table = folder / "segments"
     if not table.is_file():
         return {name: Utterance(name, source.path, "", (), source.channel) for name, source in recordings.items()}
@@ -134,13 +134,13 @@ def _times(value: str, where: str, name: str) -> tuple[str, float, float | None]
     return recording, begin, None if end == -1 else end  # -1 is Kaldi's "to the end of the recording"
 
 
-def _match(folder: Path, name: str, told: set[str], heard: set[str]) -> None:
-    """Refuse a table whose utterances are not those that have audio."""
-    if silent := sorted(told - heard):
+def _match(folder: Path, name: str, listed: set[str], with_audio: set[str]) -> None:
+    """Raise if the utterances of a table are not those that have audio."""
+    if silent := sorted(listed - with_audio):
         raise DataError(f"{folder / name}: {_some(silent)} no audio; add it to wav.scp, or leave the line out")
-    if untold := sorted(heard - told):
+    if missing := sorted(with_audio - listed):
         source = "segments" if (folder / "segments").is_file() else "wav.scp"
-        raise DataError(f"{folder / source}: {_some(untold)} no line in {name}; add one, or leave the audio out")
+        raise DataError(f"{folder / source}: {_some(missing)} no line in {name}; add one, or leave the audio out")
 
 
 def _some(ids: list[str]) -> str:
@@ -148,7 +148,7 @@ def _some(ids: list[str]) -> str:
 
 
 def write_split(folder: Path, utterances: Iterable[Utterance]) -> None:
-    """Write a split's tables; audio inside the corpus (the folder's parent) is named relative to it."""
+    """Write a split's tables; paths of audio inside the corpus (the folder's parent) are relative to it."""
     folder = Path(folder)
     utterances = sorted(utterances, key=lambda utterance: utterance.id)
     for before, after in itertools.pairwise(utterances):
@@ -159,12 +159,12 @@ def write_split(folder: Path, utterances: Iterable[Utterance]) -> None:
     recordings = _write_segments(folder, utterances) if cut else {u.id: (u.audio, u.channel) for u in utterances}
     write_table(folder / "utt2spk", ((u.id, u.speaker) for u in utterances))
     write_table(folder / "text", ((u.id, " ".join(u.words)) for u in utterances))
-    # wav.scp is what makes a folder a split, so it comes last: an interrupted import leaves none
+    # wav.scp comes last: a folder without it is no split, so an interrupted import is not taken for one
     write_table(folder / "wav.scp", ((name, _entry(folder, *source)) for name, source in recordings.items()))
 
 
 def _write_segments(folder: Path, utterances: list[Utterance]) -> dict[str, tuple[Path, int]]:
-    """Write ``segments`` and return the recordings that they are cut from."""
+    """Write ``segments`` and return their recordings."""
     names: dict[tuple[Path, int], str] = {}
     recordings: dict[str, tuple[Path, int]] = {}
     rows = []
@@ -189,7 +189,7 @@ def _entry(folder: Path, audio: Path, channel: int) -> str:
     path = str(audio.relative_to(corpus) if audio.is_relative_to(corpus) else audio)
     if channel == 0 and not path.endswith("|") and path == path.strip():
         return path
-    # a form that Kaldi itself runs, and that is read directly here
+    # a command that Kaldi can run and that ``wav_scp`` reads directly
     program = "sph2pipe -f wav -p -c" if audio.suffix.lower() == ".sph" else ""
     quoted = shlex.quote(path)
     return f"{program} {channel + 1} {quoted} |" if program else f"sox {quoted} -t wav - remix {channel + 1} |"

@@ -1,7 +1,7 @@
-"""Download a file: on from where it broke off, checked at the end, there whole or not at all.
+"""Download a file: continue an interrupted download, check it at the end, then move it to its name.
 
-The checksum is either published (and then in the corpus's file), or unknown: then the first fetch notes what it saw in
-``fetched.json`` beside the file, and later ones are held to it.
+A published checksum is in the corpus's module.  If there is none, the first download writes the checksum it found to
+``fetched.json`` beside the file, and later downloads must match it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PIECE = 1 << 18
 _TIMEOUT_SECONDS = 60
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are there and, where known, all of them."""
+"""Called with the bytes received so far and the total, None if unknown."""
 
 
 def download_file(download: Download, folder: Path, progress: Progress | None = None) -> Path:
-    """Bring a file into a folder and return its path."""
+    """Download a file into a folder and return its path."""
     url = download.url
     if not url.startswith(("https://", "http://")):
         raise DataError(f"{url}: only http and https are fetched")
@@ -52,7 +52,7 @@ def download_file(download: Download, folder: Path, progress: Progress | None = 
 
 
 def _download(url: str, part: Path, progress: Progress | None) -> None:
-    """Fetch into ``part``, going on after a broken connection a few times."""
+    """Download into ``part``; try again a few times after a broken connection."""
     reason: Exception | None = None
     for _ in range(ATTEMPTS):
         before = part.stat().st_size if part.is_file() else 0
@@ -68,7 +68,7 @@ def _download(url: str, part: Path, progress: Progress | None) -> None:
         if part.is_file() and part.stat().st_size < before:
             break
     have = part.stat().st_size if part.is_file() else 0
-    raise DataError(f"{url}: broke off after {have} bytes ({reason}); the same command again goes on from there")
+    raise DataError(f"{url}: stopped after {have} bytes ({reason}); run the same command to continue")
 
 
 def _attempt(url: str, part: Path, progress: Progress | None) -> None:
@@ -77,7 +77,7 @@ def _attempt(url: str, part: Path, progress: Progress | None) -> None:
     if have:
         request.add_header("Range", f"bytes={have}-")
         if tag:
-            request.add_header("If-Range", tag)  # a file that has changed comes whole
+            request.add_header("If-Range", tag)  # if the file has changed, the server sends all of it
     try:
         answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)  # noqa: S310
     except urllib.error.HTTPError as error:
@@ -85,9 +85,9 @@ def _attempt(url: str, part: Path, progress: Progress | None) -> None:
             raise
         error.close()
         if error.headers.get("Content-Range", "").rpartition("/")[2] == str(have):
-            return  # all of it was there
+            return  # the download was complete
         part.unlink()
-        raise ConnectionError("what was there does not fit the file") from error
+        raise ConnectionError("the partial download does not match the file") from error
     with answer:
         begin = _begin(answer, have)
         _keep_state(part, answer.headers)
@@ -95,7 +95,7 @@ def _attempt(url: str, part: Path, progress: Progress | None) -> None:
 
 
 def _begin(answer: Any, have: int) -> int:
-    """Say where in the file the answer starts."""
+    """Return the position in the file at which the response begins."""
     if answer.status != 206:
         return 0
     start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
@@ -118,12 +118,12 @@ def _copy(answer: Any, part: Path, begin: int, progress: Progress | None) -> Non
             if progress:
                 progress(done, total)
     if total is not None and done < total:
-        raise ConnectionError(f"{done} of {total} bytes came")
+        raise ConnectionError(f"{done} of {total} bytes received")
 
 
 @contextmanager
 def _part(part: Path, begin: int) -> Iterator[IO[bytes]]:
-    """Open what is there to go on from ``begin``; see to it that it is on the disk when done."""
+    """Open the partial file at ``begin``; flush it to the disk at the end."""
     with part.open("r+b" if begin else "wb", buffering=0) as file:
         file.truncate(begin)
         file.seek(begin)
@@ -132,7 +132,7 @@ def _part(part: Path, begin: int) -> Iterator[IO[bytes]]:
 
 
 def _state(part: Path) -> tuple[int, str]:
-    """Read how much is there and the version that it is of."""
+    """Return the size of the partial file and the version (ETag or date) it belongs to."""
     note = part.with_name(f"{part.name}.json")
     if not part.is_file():
         return 0, ""
@@ -149,7 +149,7 @@ def _keep_state(part: Path, headers: Any) -> None:
 
 
 def _verify(download: Download, found: Path, target: Path) -> None:
-    """Hold a file to its published checksum, or to the one noted when it was first fetched."""
+    """Compare a file with its published checksum, or with that of the first download."""
     digest = _digest(found)
     lock = _lock(target.parent)
     noted = lock.get(target.name, {})
@@ -157,7 +157,7 @@ def _verify(download: Download, found: Path, target: Path) -> None:
     if wanted is not None and digest != wanted:
         if found != target:
             found.unlink()
-        hint = "what came is thrown away; try again" if found != target else "remove the file and fetch it anew"
+        hint = "the download was removed; try again" if found != target else "remove the file and download it again"
         raise DataError(f"{target}: its sha256 is {digest}, not {wanted}; {hint}")
     found.with_name(f"{target.name}.part.json").unlink(missing_ok=True)
     lock[target.name] = {"url": download.url, "sha256": digest, "bytes": str(found.stat().st_size)}
@@ -171,7 +171,7 @@ def _lock(folder: Path) -> dict[str, dict[str, str]]:
         found = json.loads((folder / LOCK).read_text())
         return {str(name): {str(k): str(v) for k, v in entry.items()} for name, entry in found.items()}
     except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{folder / LOCK}: damaged; remove it to trust what is fetched next") from error
+        raise DataError(f"{folder / LOCK}: damaged; remove it to accept the next download") from error
 
 
 def _digest(path: Path) -> str:

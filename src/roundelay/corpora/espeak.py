@@ -1,7 +1,7 @@
-"""espeak-ng through ctypes: text in; samples, words and phonemes with their times out.
+"""espeak-ng through ctypes: turn text into samples, and words and phonemes with their times.
 
-The library keeps state from one utterance to the next, so that the same sentence sounds a little different the second
-time: whoever wants the same samples again must say the same sentences in the same order in a fresh process.
+The library keeps state between utterances, so the same sentence differs a little the second time.  To get the same
+samples again, speak the same sentences in the same order in a new process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 @dataclass(frozen=True)
 class Voice:
-    """Who speaks: an accent and a variant, ``en-us+m3``; rate in words a minute, pitch and range 0 to 100."""
+    """A voice: accent and variant such as ``en-us+m3``; rate in words per minute, pitch and range 0 to 100."""
 
     name: str
     rate: int
@@ -54,18 +54,18 @@ class Voice:
 
 @dataclass
 class SpokenText:
-    """What was said: samples of 16 bits, where each word begins, and where each phoneme begins, in samples."""
+    """A spoken text: samples of 16 bits, and the begin of each word and phoneme in samples."""
 
     samples: NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, np.int16))
     words: list[int] = field(default_factory=list)
     phonemes: list[tuple[int, str]] = field(default_factory=list)
-    """In order of time, in espeak's own symbols; a word's phonemes are those from its begin to that of the next."""
+    """Begin and espeak's symbol of each phoneme, in order of time."""
     owners: list[int] = field(default_factory=list)
-    """For each phoneme, the number of its word."""
+    """For each phoneme, the index of its word."""
 
 
 class Espeak:
-    """The synthesiser.  The library has global state: make one in a process."""
+    """The synthesiser.  The library has global state: make only one per process."""
 
     def __init__(self) -> None:
         try:
@@ -80,7 +80,7 @@ class Espeak:
             raise DataError(f"espeak-ng does not start with its data in {data.decode()}")
         self._pieces: list[NDArray[np.int16]] = []
         self._spoken = SpokenText()
-        self._callback = _CALLBACK(self._collect)  # kept, since the library keeps only its address
+        self._callback = _CALLBACK(self._collect)  # must stay alive: the library has only its address
         self._library.espeak_SetSynthCallback(self._callback)
 
     @property
@@ -92,7 +92,7 @@ class Espeak:
     def say(self, voice: Voice, text: str) -> SpokenText:
         """Speak a text."""
         self._pieces, self._spoken = [], SpokenText()
-        # an unknown variant is passed over in silence by the library, so names must come from a table that was tried
+        # the library ignores an unknown variant without an error, so use only names known to work
         if self._library.espeak_SetVoiceByName(voice.name.encode()) != 0:
             raise DataError(f"espeak-ng has no voice {voice.name!r}")
         for parameter, value in ((_RATE, voice.rate), (_PITCH, voice.pitch), (_RANGE, voice.range)):

@@ -1,7 +1,7 @@
 """Fisher English, parts 1 and 2: 2000 hours of telephone conversations at 8 kHz, two channels.
 
-From the Linguistic Data Consortium, under its licence (LDC2004S13, LDC2005S13, LDC2004T19, LDC2005T19); nothing to
-fetch. Below the folder there must be audio ``fe_03_00001.sph`` in folders of any name, and transcripts
+From the Linguistic Data Consortium, under its licence (LDC2004S13, LDC2005S13, LDC2004T19, LDC2005T19); it cannot be
+downloaded.  Below the folder there must be audio ``fe_03_00001.sph`` in folders of any name, and transcripts
 ``fe_03_00001.txt``::
 
     # fe_03_00001.sph
@@ -9,9 +9,9 @@ fetch. Below the folder there must be audio ``fe_03_00001.sph`` in folders of an
 
     7.38 8.78 A: an- so the topic is
 
-Where ``*_calldata.tbl`` is there (columns CALL_ID, APIN, BPIN), speakers are persons; else each side of a call is
-one, and the splits share no call.  Words are in capitals; marks such as [laughter] are left out, and so are
-utterances that the transcriber doubted, ``((...))``.
+If there is a ``*_calldata.tbl`` (columns CALL_ID, APIN, BPIN), speakers are persons.  Otherwise each side of a call is
+a speaker, and splits share no call.  Words are in capitals.  Marks such as [laughter] and utterances with doubtful
+words, ``((...))``, are left out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _recording(utterance: Utterance) -> str:
 
 
 def _persons(source: Path) -> dict[str, str]:
-    """Read who was on which side: ``00001A`` to the number of a person."""
+    """Map each side of a call, such as ``00001A``, to the number of a person."""
     found = {}
     for table in sorted(source.rglob("*_calldata.tbl")):
         columns = {"CALL_ID": 0, "APIN": 5, "BPIN": 10}

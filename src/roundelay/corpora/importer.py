@@ -1,4 +1,4 @@
-"""What a corpus file tells about itself, and how any of them is brought into the one layout."""
+"""The description of a corpus, and its import as data directories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STARTED = ".importing.json"
 
 @dataclass(frozen=True)
 class Download:
-    """A file to fetch.  Where no checksum is published, the first fetch notes the one it saw (see ``fetch``)."""
+    """A file to download; without a published checksum, that of the first download is used (see ``download``)."""
 
     url: str
     sha256: str | None = None
@@ -25,43 +25,43 @@ class Download:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus: what it is, how its original folder becomes our layout, and what can be fetched."""
+    """A corpus: its description, the function that imports it, and its downloads."""
 
     name: str
     summary: str
     licence: str
     import_splits: Callable[[Path, Path], None] | None
-    """Read the original folder (first) and write splits into the other; None for one that is made, not brought."""
+    """Read the original folder (first argument) and write splits into the second; None for the synthetic corpus."""
     parts: Mapping[str, Download] = field(default_factory=dict)
     default_parts: tuple[str, ...] = ()
 
 
 def import_corpus(corpus: Corpus, source: Path, out: Path) -> None:
-    """Import a corpus; do nothing where this very import is complete, and start over where it was interrupted."""
+    """Import a corpus; do nothing if the same import is complete, and start over if it was interrupted."""
     source, out = Path(source).absolute(), Path(out).absolute()
     if corpus.import_splits is None:
-        raise DataError(f"{corpus.name} is not imported but made: roundelay corpus synth --out {out}")
+        raise DataError(f"{corpus.name} cannot be imported; make it with: roundelay corpus synth --out {out}")
     if not source.is_dir():
-        raise DataError(f"{source}: no such folder; the corpus {corpus.name} is to be found in it")
+        raise DataError(f"{source}: no such folder; give the original folder of {corpus.name}")
     if source == out:
-        raise DataError(f"{out}: the corpus cannot be imported into its own folder; give another one by --out")
+        raise DataError(f"{out}: the corpus cannot be imported into its own folder; give another --out")
     note = {"corpus": corpus.name, "source": str(source)}
     for marker in (MARKER, _STARTED):
         if (out / marker).is_file() and _read(out / marker) != note:
-            raise DataError(f"{out}: holds another corpus already ({_read(out / marker)}); give a new or empty folder")
+            raise DataError(f"{out}: contains another corpus ({_read(out / marker)}); give a new or empty folder")
     if (out / MARKER).is_file():
         return
     _begin(out, note, inside=source)
     corpus.import_splits(source, out)
-    find_splits(out)  # something must have come of it
+    find_splits(out)  # raises if nothing was imported
     write_text(out / MARKER, json.dumps(note, indent=2) + "\n")
     (out / _STARTED).unlink(missing_ok=True)
 
 
 def _begin(out: Path, note: dict[str, str], inside: Path) -> None:
-    """Claim a folder that is new, empty, ours, or that holds nothing but the source (as after a fetch)."""
+    """Mark the folder as started; it must be new, empty, started before, or contain the source (after a download)."""
     if out.is_dir() and not (out / _STARTED).is_file() and not inside.is_relative_to(out) and any(out.iterdir()):
-        raise DataError(f"{out}: there is something else in this folder; give a new or empty one")
+        raise DataError(f"{out}: contains other files; give a new or empty folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Look over a corpus: what is in it, and everything that is wrong with its audio, not only the first thing."""
+"""Inspect a corpus: report its contents, and all errors of its audio, not only the first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class SplitReport:
-    """What a split holds."""
+    """Contents of a split."""
 
     utterances: int = 0
     speakers: int = 0
@@ -40,12 +40,12 @@ class SplitReport:
     rates: dict[str, int] = field(default_factory=dict)
     """Utterances by the rate of their files in Hz."""
     unknown_words: int = 0
-    """Different words that the corpus's own lexicon does not have; 0 where there is none."""
+    """Number of different words that the corpus's lexicon lacks; 0 if there is no lexicon."""
 
 
 @dataclass
 class Report:
-    """What a corpus holds, errors (it cannot be used as it is) and warnings (it can)."""
+    """Contents of a corpus, errors (it cannot be used as it is) and warnings (it can)."""
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Report:
 
 @dataclass
 class _Finding:
-    """What reading one utterance showed."""
+    """Result of reading one utterance."""
 
     seconds: float = 0.0
     rate: int = 0
@@ -78,7 +78,7 @@ def inspect_corpus(
     with ThreadPoolExecutor(jobs) as pool:
         for name, utterances in found.items():
             findings = []
-            look = _look_at_header if headers_only else _listen
+            look = _read_header if headers_only else _read_samples
             for finding in pool.map(look, utterances):
                 findings.append(finding)
                 done += 1
@@ -95,7 +95,7 @@ def inspect_corpus(
     return report
 
 
-def _look_at_header(utterance: Utterance) -> _Finding:
+def _read_header(utterance: Utterance) -> _Finding:
     try:
         info = audio_files.info(utterance.audio)
     except DataError as error:
@@ -104,7 +104,7 @@ def _look_at_header(utterance: Utterance) -> _Finding:
     return _Finding(max(0.0, end - (utterance.begin or 0.0)), info.rate)
 
 
-def _listen(utterance: Utterance) -> _Finding:
+def _read_samples(utterance: Utterance) -> _Finding:
     try:
         samples, rate = audio_files.read(
             utterance.audio, rate=None, channel=utterance.channel, begin=utterance.begin, end=utterance.end
@@ -152,7 +152,7 @@ def _unknown(found: dict[str, list[Utterance]], lexicon: set[str], folder: Path)
 
 
 def _wrong_durations(folder: Path, utterances: list[Utterance], findings: list[_Finding]) -> list[str]:
-    """Compare with ``utt2dur``: a file with the wrong rate in its header plays too long or too short."""
+    """Compare with ``utt2dur``: a wrong rate in a header makes a file too long or too short."""
     table = folder / "utt2dur"
     if not table.is_file():
         return []
@@ -177,7 +177,7 @@ def _odd_rates(found: dict[str, SplitReport]) -> Iterator[str]:
         rates.update(split.rates)
     if len(rates) > 1:
         parts = ", ".join(f"{count} at {rate} Hz" for rate, count in rates.most_common())
-        yield f"files of different rates: {parts}; if that is not so, a header is wrong"
+        yield f"files of different rates: {parts}; check their headers"
 
 
 def _shared_speakers(found: dict[str, list[Utterance]], folder: Path) -> Iterator[str]:

@@ -1,9 +1,8 @@
-"""Data directories of Kaldi, as they are: ``wav.scp text utt2spk``, with ``segments`` or without.
+"""Kaldi data directories: ``wav.scp text utt2spk``, with or without ``segments``.
 
-Give the folder that holds train, dev and test (``data/``), or one data directory: that is divided by speakers.
-Entries of ``wav.scp`` that are commands of a usual form are read directly (see ``pipes``); others are refused with
-their line. ``feats.scp`` comes along with its archives' full paths; ``features`` and ``alignments`` read what Kaldi
-has computed.
+Give the folder with train, dev and test (``data/``), or one data directory, which is divided by speakers.  Usual
+commands in ``wav.scp`` are read directly (see ``wav_scp``); for others an error names the line.  ``feats.scp`` is
+copied with full paths of its archives.  ``read_features`` and ``read_alignments`` read what Kaldi has computed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def _named(found: dict[str, Path]) -> dict[str, list[Utterance]]:
 
 
 def copy_language(source: Path, out: Path) -> None:
-    """Copy a lexicon and language models, where there are any."""
+    """Copy the lexicon and the language models, if there are any."""
     if (source / "lexicon.txt").is_file():
         lines = [f"{line}\n" for _, line in read_lines(source / "lexicon.txt")]
         write_text(out / "lexicon.txt", "".join(lines))

@@ -90,7 +90,7 @@ def _utterance(line: Line, recording: Line, offset: float, source: Path) -> Utte
 
 
 def _audio(recording: Line, channel: int, source: Path) -> tuple[Path, int]:
-    """Find the file that holds a channel, and the channel's number inside it."""
+    """Find the file of a channel, and the channel's index inside it."""
     value, where = recording
     for entry in value.get("sources", ()):
         if not isinstance(entry, dict) or channel not in entry.get("channels", (0,)):

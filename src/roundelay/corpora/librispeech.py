@@ -43,7 +43,7 @@ def _chapter(transcripts: Path) -> list[Utterance]:
     return found
 
 
-# sha256 as torchaudio's and mlx-data's loaders have them; of Mini LibriSpeech none is known to us
+# sha256 as in the loaders of torchaudio and mlx-data; for Mini LibriSpeech none is published
 _SUMS = {
     "dev-clean": "76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3",
     "dev-other": "12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365",

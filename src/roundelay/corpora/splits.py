@@ -1,4 +1,4 @@
-"""Names and splits for corpora that bring none of their own."""
+"""Ids and splits for corpora without their own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def divide_by_speaker(
     shares: Mapping[str, float] = SHARES,
     group: Callable[[Utterance], str] = lambda utterance: utterance.speaker,
 ) -> dict[str, list[Utterance]]:
-    """Divide utterances so that no speaker (or other ``group``) is in two splits.
+    """Divide utterances into splits so that no speaker (or other ``group``) is in two of them.
 
-    Speakers are taken in the order of a hash of their names, which knows nothing of who they are; each goes to the
+    Speakers are taken in the order of a hash of their names, which is independent of what they say.  Each goes to the
     split that lacks most of its share.
     """
     groups: dict[str, list[Utterance]] = {}
@@ -28,7 +28,7 @@ def divide_by_speaker(
     if len(groups) < len(shares):
         raise DataError(
             f"{len(groups)} speakers cannot be divided into {', '.join(shares)} without sharing one;"
-            f" at least {len(shares)} would do"
+            f" use at least {len(shares)}"
         )
     total = sum(map(len, groups.values()))
     divided: dict[str, list[Utterance]] = {name: [] for name in shares}
@@ -49,7 +49,7 @@ def write_splits(out: Path, divided: Mapping[str, Iterable[Utterance]]) -> None:
 
 
 def split_name(part: str) -> str:
-    """Map the usual names of parts to splits: train-clean-5 is train, dev-clean is dev, test-other stays itself."""
+    """Return the split of a part by its usual name: train-clean-5 is train, dev-clean is dev; others keep their name."""
     if part.startswith("train"):
         return "train"
     known = {"dev-clean": "dev", "dev-clean-2": "dev", "valid": "dev", "validation": "dev", "test-clean": "test"}
@@ -57,6 +57,6 @@ def split_name(part: str) -> str:
 
 
 def utterance_id(speaker: str, name: str) -> str:
-    """Make an id of a speaker and a file's name: no blanks, and the speaker first, as Kaldi's tools want it."""
+    """Make an id from speaker and file name: no blanks, and the speaker first, as Kaldi requires."""
     plain = "_".join(name.split()).replace("/", "-")
     return plain if plain.startswith(f"{speaker}-") else f"{speaker}-{plain}"

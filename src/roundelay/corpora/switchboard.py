@@ -1,6 +1,6 @@
 """Switchboard-1 (300 hours of telephone conversations, 8 kHz) with the MSU transcripts, and the Hub5'00 test set.
 
-From the Linguistic Data Consortium, under its licence; nothing to fetch.  Below the folder there must be
+From the Linguistic Data Consortium, under its licence; it cannot be downloaded.  Below the folder there must be
 
 - Switchboard-1 release 2 (LDC97S62): ``sw02001.sph`` ..., two channels, mu-law, in folders of any name;
 - the transcripts of Mississippi State University: ``20/2001/sw2001A-ms98-a-trans.text``, lines
@@ -32,7 +32,7 @@ _NOISES = {"[silence]", "[noise]", "[laughter]", "[vocalized-noise]", "<b_aside>
 
 
 def import_splits(source: Path, out: Path) -> None:
-    """Import whatever of Switchboard-1 and Hub5'00 is below the folder."""
+    """Import those of Switchboard-1 and Hub5'00 that are below the folder."""
     audio = {file.stem.lower(): file for file in sorted(source.rglob("*")) if file.suffix.lower() == ".sph"}
     divided: dict[str, list[Utterance]] = {}
     transcripts = sorted(source.rglob("sw????[AB]-ms98-a-trans.text"))
@@ -60,7 +60,7 @@ def _conversation(utterance: Utterance) -> str:
 
 
 def _callers(source: Path) -> dict[str, str]:
-    """Read who was on which side: ``2001A`` to the number of a person."""
+    """Map each side of a conversation, such as ``2001A``, to the number of a person."""
     found = {}
     for table in sorted(source.rglob("conv.tab"))[:1]:
         for number, line in read_lines(table):
@@ -110,7 +110,7 @@ def parse_times(begin: str, end: str, where: str) -> tuple[float, float]:
 
 
 def clean_word(raw: str) -> str:
-    """Turn a transcriber's word into what was said, in capitals; an empty text for a mark that is no word."""
+    """Return the spoken word in capitals for a transcriber's word; an empty text for a mark that is no word."""
     if raw.lower() in _NOISES:
         return ""
     word = re.sub(r"^\[laughter-(.+)\]$", r"\1", raw, flags=re.IGNORECASE)
@@ -145,7 +145,7 @@ def _hub5(stm: Path, audio: dict[str, Path]) -> dict[str, list[Utterance]]:
 
 
 def _scored(raw: str) -> str:
-    """Take off the marks for scoring: ``(UH)`` may be left out by a recogniser, and is a word all the same."""
+    """Remove scoring marks: ``(UH)`` is optional for a recogniser, but it is a spoken word."""
     word = clean_word(raw.strip("()"))
     return "UH" if word == "%HESITATION" else word
 

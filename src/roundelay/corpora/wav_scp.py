@@ -1,4 +1,4 @@
-"""Entries of a Kaldi ``wav.scp``: a path, or a command of a usual form that is read directly and never run."""
+"""Entries of a Kaldi ``wav.scp``: a path, or a usual command whose file is read directly; commands are never run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from roundelay.errors import DataError
 
 
 class Source(NamedTuple):
-    """Where a recording's samples are."""
+    """File and channel of a recording."""
 
     path: Path
     channel: int
 
 
 def parse(entry: str, where: str) -> Source:
-    """Turn an entry into a path (as written, perhaps relative) and a channel; ``where`` names the line in errors.
+    """Return the path (as written, perhaps relative) and the channel of an entry; ``where`` names the line in errors.
 
-    Understood are a plain path and these, each up to its bar, with a folder before the program's name or not::
+    An entry is a path or one of these commands; the program's name may have a folder before it::
 
         flac -c -d -s FILE |
         sph2pipe -f wav -p -c 2 FILE |
@@ -47,7 +47,7 @@ def parse(entry: str, where: str) -> Source:
 
 def _refusal(entry: str, where: str) -> DataError:
     known = "'flac -c -d FILE |', 'sph2pipe -f wav -c N FILE |', 'sox FILE -t wav - |', 'cat FILE |'"
-    return DataError(f"{where}: {entry!r} is a command and commands are not run; a path or one of {known} would do")
+    return DataError(f"{where}: {entry!r} is a command and commands are not run; use a path or one of {known}")
 
 
 def _flac(words: list[str]) -> Source | None:
@@ -86,7 +86,7 @@ def _sox(words: list[str]) -> Source | None:
     file, end = words[0], words.index("-", 1)
     between, effects = words[1:end], words[end + 1 :]
     options = iter(between)
-    for option in options:  # what a reader that resamples anyway may leave aside
+    for option in options:  # rate and sample format can be ignored: audio is resampled when it is read
         if option not in ("-t", "-r", "-b", "-c", "-e", "-L") or (option != "-L" and next(options, None) is None):
             return None
     if "-t" in between and between[between.index("-t") + 1] not in ("wav", "wavpcm"):
@@ -101,7 +101,7 @@ def _sox(words: list[str]) -> Source | None:
 
 
 def _without_input_type(words: list[str]) -> list[str]:
-    """Drop ``-t TYPE`` before the input: what a file is, its first bytes say."""
+    """Drop ``-t TYPE`` before the input: the type is found from a file's first bytes."""
     return words[2:] if words[0] == "-t" and len(words) > 2 and words[1] in ("wav", "sph", "flac", "mp3") else words
 
 

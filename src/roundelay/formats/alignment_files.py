@@ -1,6 +1,6 @@
-"""Alignments as others keep them: CTM, TextGrid (Praat's, as MFA writes it), HTK labels, Kaldi's ``ali``, runs.
+"""Alignment files of other programs: CTM, TextGrid (of Praat and MFA), HTK labels, Kaldi's ``ali``, runs of states.
 
-Times are in seconds here, whatever the file counts in.  Every reader names the file and the line that it does not take.
+All times are converted to seconds.  Errors name the file and the line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HTK_UNITS = 10_000_000
 
 
 class Interval(NamedTuple):
-    """A label and where it holds, in seconds."""
+    """A label with its begin and end in seconds."""
 
     begin: float
     end: float
@@ -69,7 +69,7 @@ def write_ctm(path: Path, alignments: Mapping[str, Iterable[Interval]]) -> None:
 def read_textgrid(path: Path) -> dict[str, Alignment]:
     """Read the interval tiers of a TextGrid, long or short: MFA's are ``words`` and ``phones``.
 
-    Intervals without a label (silence) are left out; tiers of points are passed over.
+    Intervals without a label (silence) and tiers of points are left out.
     """
     tokens = _Tokens(Path(path))
     tokens.expect("ooTextFile", "ooTextFile short")
@@ -100,7 +100,7 @@ def read_textgrid(path: Path) -> dict[str, Alignment]:
 
 
 def write_textgrid(path: Path, tiers: Mapping[str, Sequence[Interval]], duration: float) -> None:
-    """Write a TextGrid in the long form; gaps between intervals become empty ones, as Praat wants it."""
+    """Write a TextGrid in the long form; gaps become empty intervals, as Praat requires."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration:.6f}"]
     lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
     for number, (name, intervals) in enumerate(tiers.items(), start=1):
@@ -129,7 +129,7 @@ def _quoted(text: str) -> str:
 
 
 class _Tokens:
-    """The values of a TextGrid one after the other: what is between them (names, indices) says nothing new."""
+    """Iterate over the values of a TextGrid; the names and indices between them are redundant and skipped."""
 
     _VALUE = re.compile(
         r'"((?:[^"]|"")*)"|(<exists>|<absent>)|(?<![\w\[.])([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w\]])'
@@ -163,7 +163,7 @@ class _Tokens:
         return match[2] if match[2] else match[1].replace('""', '"').strip()
 
     def expect(self, *texts: str) -> None:
-        """Step over a text that must be there."""
+        """Read a text and check that it is one of ``texts``."""
         if (found := self.word()) not in texts:
             raise DataError(f"{self.path}: not a TextGrid: {found[:40]!r} where {texts[0]!r} should be")
 
@@ -182,7 +182,7 @@ class _Tokens:
         return int(value)
 
 
-# HTK: begin, end in units of 100 ns, label; a master label file holds many
+# HTK: begin, end in units of 100 ns, label; a master label file contains many label files
 
 
 def read_labels(path: Path) -> Alignment:
@@ -192,7 +192,7 @@ def read_labels(path: Path) -> Alignment:
 
 
 def read_mlf(path: Path) -> dict[str, Alignment]:
-    """Read a master label file: utterance (the file's name without folder and ending) to its intervals."""
+    """Read a master label file: map each utterance (file name without folder and suffix) to its intervals."""
     path = Path(path)
     lines = read_lines(path)
     if next(lines, (0, ""))[1] != "#!MLF!#":
@@ -256,7 +256,7 @@ def read_ali(paths: Iterable[Path]) -> Iterator[tuple[str, Integers]]:
 
 
 def read_runs(path: Path) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """Yield each utterance and its states with the frames they last: ``utterance state:frames state:frames ...``."""
+    """Yield each utterance with its states and their numbers of frames: ``utterance state:frames state:frames ...``."""
     path = Path(path)
     for number, line in enumerate(_unpacked(path), start=1):
         name, *fields = line.split()
@@ -291,7 +291,7 @@ def _seconds(field: str, path: Path, number: int) -> float:
 
 
 def _check_order(intervals: Sequence[Interval], where: str) -> None:
-    """Refuse times that run backwards; neighbours may share a boundary, or overlap by a rounding error."""
+    """Raise if times run backwards; neighbours may share a boundary, or overlap by a rounding error."""
     for interval in intervals:
         if interval.end < interval.begin:
             raise DataError(f"{where}: {interval.label!r} ends at {interval.end:g} s, before it begins")

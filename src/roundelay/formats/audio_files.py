@@ -1,4 +1,4 @@
-"""Audio files in, samples out: wav, flac, ogg, mp3 and NIST SPHERE, any rate, one channel, whole or in part."""
+"""Read samples of audio files: wav, flac, ogg, mp3 and NIST SPHERE, at any rate, one channel, whole or in part."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from roundelay.errors import DataError, MissingExtra
 from roundelay.formats import sphere
 
 OVERSHOOT_SECONDS = 0.5
-"""How far a segment may reach beyond its file, since transcribers round; it is cut to what is there."""
+"""How far a segment may reach beyond the end of its file, since transcribers round times; the rest is cut off."""
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 768_000
 
 
 @dataclass(frozen=True)
 class Info:
-    """What a file's header says; ``frames`` counts samples of one channel."""
+    """Rate, channels and length from a file's header; ``frames`` counts samples of one channel."""
 
     rate: int
     channels: int
@@ -59,7 +59,7 @@ def read(
 
 
 def info(path: Path) -> Info:
-    """Read a file's rate, channels and number of frames, and check that it is whole as far as a header tells."""
+    """Read a file's rate, channels and number of frames; raise if the header shows that it is truncated."""
     path = Path(path)
     _look(path)
     if _is_sphere(path):
@@ -74,7 +74,7 @@ def duration(path: Path) -> float:
 
 
 def _look(path: Path) -> None:
-    """Refuse what cannot hold audio at all, by name."""
+    """Raise if a path is missing, no file, empty, or without a header."""
     try:
         size = path.stat().st_size
     except (OSError, ValueError) as error:
@@ -119,7 +119,7 @@ def _checked(path: Path, source: Any) -> Info:
     found = Info(int(rate), int(source.channels), int(source.frames))
     if not _LOWEST_RATE <= found.rate <= _HIGHEST_RATE:
         raise DataError(
-            f"{path}: the header gives a rate of {found.rate} Hz; {_LOWEST_RATE} to {_HIGHEST_RATE} would do"
+            f"{path}: the header gives a rate of {found.rate} Hz; use {_LOWEST_RATE} to {_HIGHEST_RATE} Hz"
         )
     if found.frames <= 0 or found.frames >= 1 << 40:
         raise DataError(f"{path}: no samples in it; leave it out")
@@ -127,7 +127,7 @@ def _checked(path: Path, source: Any) -> Info:
 
 
 def _span(path: Path, info: Info, begin: float | None, end: float | None) -> tuple[int, int]:
-    """Turn seconds into frames that are there."""
+    """Convert seconds to frames inside the file."""
     if not math.isfinite(begin or 0.0) or not math.isfinite(end or 0.0):
         raise DataError(f"{path}: a segment from {begin} s to {end} s")
     first = round((begin or 0.0) * info.rate)
@@ -164,7 +164,7 @@ def _resampled(samples: NDArray[np.float32], given: int, wanted: int | None) -> 
 
 
 def _check_container(path: Path) -> None:
-    """Find what libsndfile passes over in silence: a wav or ogg that breaks off, a wav header at odds with itself."""
+    """Find errors that libsndfile ignores: a truncated wav or ogg, an inconsistent wav header."""
     with path.open("rb") as file:
         start = file.read(12)
         if start[:4] == b"RIFF" and start[8:] == b"WAVE":
@@ -181,7 +181,7 @@ def _check_wav(path: Path, file: Any) -> None:
         if name == b"fmt ":
             _check_format(path, file.read(min(length, 16)))
         if name == b"data":
-            # programs that write into a pipe leave 0 or the largest number: then it goes on to the end of the file
+            # a program that writes to a pipe leaves 0 or the largest number: the samples end with the file
             if length not in (0, 0x7FFFFFFF, 0x7FFFFFFE) and length < 0xFFFFFF00 and here + length > size:
                 raise DataError(
                     f"{path}: truncated: {length} bytes of samples are promised and {size - here} are there"
@@ -206,7 +206,7 @@ def _check_format(path: Path, chunk: bytes) -> None:
 
 
 def _check_ogg(path: Path, file: Any) -> None:
-    """Look for the mark that the last page of every stream bears, and for that page being whole."""
+    """Check that the last page is complete and marks the end of the stream."""
     size = path.stat().st_size
     file.seek(max(0, size - 2 * 65536))
     tail = file.read()

@@ -1,4 +1,4 @@
-"""Kaldi's archives, read without Kaldi: feature matrices (plain or compressed) and integer vectors, binary or text.
+"""Read Kaldi archives without Kaldi: feature matrices (plain or compressed) and integer vectors, binary or text.
 
 ``ali.1.gz`` of a Kaldi experiment holds transition-ids, a vector for each utterance; ``ali-to-pdf`` or ``ali-to-phones
 --per-frame`` write states or phones in the same form.  ``feats.scp`` names a place in an archive for each utterance.
@@ -42,7 +42,7 @@ def read_matrices(path: Path) -> Iterator[tuple[str, Floats]]:
 
 
 def read_scp(path: Path) -> dict[str, tuple[Path, int]]:
-    """Read an scp of archives: utterance to archive and position; relative paths as for ``wav.scp``, parents too."""
+    """Read an scp: map utterances to archive and position; relative paths count from its folder or a parent."""
     path = Path(path)
     found = {}
     for name, (entry, number) in read_numbered(path).items():
@@ -60,7 +60,7 @@ def read_scp(path: Path) -> dict[str, tuple[Path, int]]:
 
 
 def read_matrix_at(archive: Path, position: int) -> Floats:
-    """Read the one matrix that begins at a position, as an scp gives it."""
+    """Read the matrix that begins at a position, as given by an scp."""
     with _opened(Path(archive)) as file:
         file.seek(position)
         return _matrix(_Reader(file, f"{archive}:{position}"))
@@ -68,7 +68,7 @@ def read_matrix_at(archive: Path, position: int) -> Floats:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open an archive, and turn what can go wrong in reading it into one kind of error."""
+    """Open an archive, and turn all errors of reading into DataError."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -97,14 +97,14 @@ def _entries(path: Path, read: Callable[[_Reader], Value]) -> Iterator[tuple[str
 
 
 class _Reader:
-    """A stream that says where it broke off."""
+    """Read values of an archive; errors name the place."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self.file, self.where = file, where
         self.pushed = b""
 
     def exactly(self, num_bytes: int) -> bytes:
-        """Read so many bytes, in pieces, since a damaged count may be larger than any memory."""
+        """Read ``num_bytes`` bytes, in pieces: a damaged count may be larger than memory."""
         pieces, left = [], num_bytes
         while left > 0:
             piece = self.file.read(min(left, _PIECE))
@@ -133,7 +133,7 @@ class _Reader:
             raise DataError(f"{self.where}: an utterance's id is not UTF-8: {raw[:20]!r}") from error
 
     def is_binary(self) -> bool:
-        """Tell a binary value from a text one, and step over its mark."""
+        """Return whether a value is binary, and skip its mark."""
         byte = self.file.read(1)
         if byte == b"\0":
             if self.exactly(1) != b"B":
@@ -222,7 +222,7 @@ def _text_matrix(reader: _Reader) -> Floats:
 
 
 def _compressed(reader: _Reader, method: int) -> Floats:
-    """Undo Kaldi's compression: 1 has four levels for each column and a byte a value, 2 two bytes, 3 one byte."""
+    """Undo Kaldi's compression: method 1 has four levels per column and one byte per value, 2 two bytes, 3 one byte."""
     least, span, rows, columns = struct.unpack("<ffii", reader.exactly(16))
     count = reader.counted(rows, columns)
     least, span = np.float32(least), np.float32(span)

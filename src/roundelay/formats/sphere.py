@@ -1,4 +1,4 @@
-"""NIST SPHERE files, PCM and mu-law: a text header of 1024 bytes or more, then samples, channels interleaved."""
+"""Read NIST SPHERE files, PCM and mu-law: a text header of 1024 bytes or more, then samples, channels interleaved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_HEADER = 1 << 20
 
 @dataclass(frozen=True)
 class SphereHeader:
-    """What a SPHERE header says of its samples; ``frames`` counts samples of one channel."""
+    """The format of the samples; ``frames`` counts samples of one channel."""
 
     rate: int
     channels: int
@@ -25,9 +25,9 @@ class SphereHeader:
     coding: str
     """pcm or ulaw."""
     order: str
-    """``<`` or ``>``: the bytes of a sample."""
+    """Byte order: ``<`` or ``>``."""
     size_bytes: int
-    """Of the header: where the samples begin."""
+    """Size of the header: the samples begin there."""
 
     @property
     def frame_bytes(self) -> int:
@@ -36,12 +36,12 @@ class SphereHeader:
 
 
 def read_header(path: Path) -> SphereHeader:
-    """Read and check a header, and that all its samples are there."""
+    """Read a header; raise if it is wrong or samples are missing."""
     fields, size = _fields(path)
     coding = _coding(path, fields)
     width = 2 if coding == "pcm" else 1
     if (given := _count(path, fields, "sample_n_bytes", width, 8)) != width:
-        raise DataError(f"{path}: {coding} samples of {given} bytes; {width} would do")
+        raise DataError(f"{path}: {coding} samples of {given} bytes; use {width}")
     rate = _count(path, fields, "sample_rate", None, 1_000_000)
     channels = _count(path, fields, "channel_count", 1, 1024)
     there = (path.stat().st_size - size) // (channels * width)
@@ -102,7 +102,7 @@ def _fields(path: Path) -> tuple[dict[str, str], int]:
 def _coding(path: Path, fields: dict[str, str]) -> str:
     coding = fields.get("sample_coding", "pcm")
     if "shorten" in coding:
-        raise DataError(f"{path}: compressed by shorten, which is not supported; 'sph2pipe -f wav IN OUT' unpacks it")
+        raise DataError(f"{path}: compressed by shorten: not supported; unpack it with 'sph2pipe -f wav IN OUT'")
     known = {"pcm": "pcm", "ulaw": "ulaw", "mu-law": "ulaw", "mulaw": "ulaw"}
     if coding not in known:
         raise DataError(f"{path}: SPHERE coding {coding!r}; only pcm and ulaw are read")

@@ -1,4 +1,4 @@
-"""Tables of text, a key and its value a line, as Kaldi keeps them; read with every line checked, written whole."""
+"""Kaldi's text tables, one key and value per line: checked line by line when read, written atomically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_table(path: Path) -> dict[str, str]:
-    """Read ``key value`` lines; the value is the rest of the line, perhaps empty, and no key comes twice."""
+    """Read ``key value`` lines; the value is the rest of the line and may be empty; raise if a key occurs twice."""
     return {key: value for key, (value, _) in read_numbered(path).items()}
 
 
@@ -42,17 +42,17 @@ def read_numbered(path: Path) -> dict[str, tuple[str, int]]:
 
 
 def write_table(path: Path, rows: Iterable[tuple[str, str]]) -> None:
-    """Write ``key value`` lines sorted by key, as the C locale sorts them, in one piece."""
+    """Write ``key value`` lines, sorted as in the C locale, atomically."""
     write_text(path, "".join(f"{key} {value}\n" for key, value in sorted(rows)))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a text file atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all, and name it when the disk is full."""
+    """Write a file atomically; an error such as a full disk names it."""
     temporary = ""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -1,7 +1,7 @@
-"""Spread work on chunks of a corpus over processes, with results in order whatever their number.
+"""Process chunks of a corpus in several processes; results come in order for any number of processes.
 
-The parent reads and sends chunks as they are wanted, so nothing but the chunks under way is held twice, and processes
-are started afresh, so that neither open files nor threads are inherited.
+The parent reads and sends chunks as they are needed, so only a few chunks are in memory twice.  Processes are spawned,
+not forked, so they inherit neither open files nor threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class WorkerPool:
-    """Run functions on chunks, in this process for ``jobs`` of 1, otherwise in that many; use with ``with``."""
+    """Run functions on chunks in ``jobs`` processes, in this process if ``jobs`` is 1; use in a ``with`` block."""
 
     def __init__(self, jobs: int = 1) -> None:
         if jobs < 1:
@@ -50,7 +50,7 @@ class WorkerPool:
     def map(
         self, function: Callable[[Shared, Chunk], Result], shared: Shared, chunks: Iterable[Chunk]
     ) -> Iterator[Result]:
-        """Give ``function(shared, chunk)`` for each chunk, in their order, few chunks being under way at a time."""
+        """Yield ``function(shared, chunk)`` for each chunk, in order; few chunks are processed at a time."""
         if not self._pool:
             yield from (function(shared, chunk) for chunk in chunks)
             return

@@ -1,4 +1,4 @@
-"""What can be trained."""
+"""Tasks: what can be trained."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from roundelay.tasks.tiny import Tiny
 __all__ = ["TASKS"]
 
 TASKS: dict[str, type[Task]] = {"acoustic": Acoustic, "tiny": Tiny}
-"""By the name that an experiment gives."""
+"""Task classes by the name that an experiment gives."""

@@ -23,41 +23,41 @@ from roundelay.tasks.ctc_labels import greedy_labels, label_errors, long_enough
 __all__ = ["Acoustic"]
 
 HELD_OUT_UTTERANCES = 8
-"""That are evaluated as one held-out minibatch: learners share these among each other."""
+"""Utterances per held-out minibatch; learners divide these minibatches among themselves."""
 
 
 @dataclass
 class Acoustic(Task):
-    """Frames or utterances of prepared data, a model of `roundelay.models`, and a held-out split to judge by.
+    """Prepared data, a model of `roundelay.models`, and a held-out split for evaluation.
 
-    Models that need no more than a window of frames are given single frames, shuffled over the corpus; all others are
-    given chunks, and for CTC whole utterances.  What is held out is scored utterance by utterance, as decoding does it.
+    A model that needs only a window of frames gets single frames, shuffled over the corpus.  All other models get
+    chunks, or whole utterances for CTC.  Held-out data are scored utterance by utterance, as in decoding.
     """
 
     score_names: ClassVar[tuple[str, ...]] = ("loss", "error")
 
     data: str = ""
-    """The folder of prepared data; ``roundelay train --data`` sets it."""
+    """Folder of prepared data; ``roundelay train --data`` sets it."""
     model: dict[str, Any] = field(default_factory=lambda: {"name": "dnn", "preset": "small"})
-    """Its name, a preset if wanted, and its own settings."""
+    """Name of the model, optionally a preset, and the model's settings."""
     objective: Literal["ce", "ctc"] = "ce"
     kinds: list[str] = field(default_factory=lambda: ["plain"])
-    """Features side by side: ``plain``, and ``adapted`` where the data were prepared with --adapt."""
+    """Kinds of features, side by side: ``plain``, and ``adapted`` if the data were prepared with --adapt."""
     ivectors: bool = False
-    """Whether the speaker's vector is heard too, where the data were prepared with --ivectors."""
+    """Whether the speaker's vector is an input too; the data must be prepared with --ivectors."""
     batch: int = 256
-    """Frames in a minibatch of one learner; chunks and utterances are as many as come to about that."""
+    """Frames in a minibatch of one learner; chunks or utterances are chosen to give about as many frames."""
     chunk: int = 60
-    """Frames of a chunk, context not counted."""
+    """Frames of a chunk without context."""
     label_smoothing: float = 0.0
-    """The share of a target that is spread over all senones; held-out losses are without it."""
+    """Share of a target that is spread over all senones; not used in held-out losses."""
     augment: SpecAugment = field(default_factory=SpecAugment)
     train: list[str] = field(default_factory=list)
-    """Splits to train on; by default those that the data have for it."""
+    """Splits to train on; default: the training splits of the data."""
     held_out_split: str = "dev"
-    """What is evaluated, and by default what schedules and the choice of the model go by."""
+    """Split that is evaluated; by default schedules and model selection use its scores."""
     seed: int = 0
-    """Of first weights and of the order of minibatches; by default the experiment's."""
+    """Seed of initial weights and of the order of minibatches; default: the experiment's."""
 
     def __post_init__(self) -> None:
         if not self.data:
@@ -84,7 +84,7 @@ class Acoustic(Task):
         return self.prepared.inputs(split, self.kinds, ivectors=self.ivectors)
 
     def _measure(self, inputs: CombinedInputs) -> None:
-        """Find out how wide inputs and outputs are, and which inputs are bands and which a speaker's vector."""
+        """Set the numbers of inputs and outputs, of mel bands, and of inputs that are no speaker vector."""
         split = self.prepared.train_splits[0]
         self._bands = self.prepared.features(split).dim if self.kinds[0] == "plain" else 0
         self._heard = sum(self.prepared.features(split, kind).dim for kind in self.kinds)
@@ -147,7 +147,7 @@ class Acoustic(Task):
         if self.objective == "ctc":
             return self._ctc(model, self._masked(batch.inputs, model), batch) / batch.frames
         inputs = batch.inputs.view(len(batch.inputs), -1, self._num_inputs)
-        logits = model(self._masked(inputs, model))  # a chunk's end is padded with its last frame, as when decoding
+        logits = model(self._masked(inputs, model))  # a chunk's end is padded with its last frame, as in decoding
         return functional.cross_entropy(
             logits.reshape(-1, self._num_outputs), batch.targets.reshape(-1), label_smoothing=self.label_smoothing
         )
@@ -164,7 +164,7 @@ class Acoustic(Task):
         return functional.ctc_loss(scores, batch.targets, steps, batch.target_lengths, reduction="sum")
 
     def score(self, module: nn.Module, index: int) -> Scores:
-        """Return the loss and the errors of some held-out utterances: of frames, or by CTC of the phones heard."""
+        """Return the loss and the errors of one held-out minibatch; errors are of frames, or of phones for CTC."""
         model = cast("AcousticModel", module)
         sums = {"loss": 0.0, "error": 0.0, "frames": 0.0}
         for name in self._held_out[index]:
@@ -178,7 +178,7 @@ class Acoustic(Task):
         return sums
 
     def _judge(self, name: str, scores: Tensor) -> tuple[float, float]:
-        """Return the summed loss of an utterance, and its errors, those of labels in units of frames."""
+        """Return the summed loss of an utterance and its errors; errors of labels are converted to frames."""
         if self.objective == "ce":
             targets = torch.tensor(self._held_out_targets[name]).long()
             loss = functional.nll_loss(scores, targets, reduction="sum")
@@ -189,7 +189,7 @@ class Acoustic(Task):
         return float(loss), label_errors(greedy_labels(scores), labels) * self._frames_a_label
 
     def save_assets(self, run: Path) -> None:
-        """Give the run's folder what decoding needs of the data."""
+        """Write the parts of the data that decoding needs into the run's folder."""
         from roundelay.speech.decoding.acoustic_bundle import write_bundle
 
         write_bundle(

@@ -21,7 +21,7 @@ Labels = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class _NamedMinibatches(Protocol):
-    """Minibatches that say whose frames they hold."""
+    """Minibatches that can name their utterances."""
 
     def __len__(self) -> int: ...
     def frames(self, epoch: int, index: int) -> int: ...
@@ -30,12 +30,12 @@ class _NamedMinibatches(Protocol):
 
 
 class BatchReader:
-    """The minibatches of several splits as one epoch; those of different splits take turns, as far as they go."""
+    """The minibatches of several splits as one epoch, with the splits interleaved evenly."""
 
     def __init__(self, parts: Sequence[_NamedMinibatches], nominal_frames: int) -> None:
         self._parts, self.nominal_frames = list(parts), nominal_frames
         self._length = sum(len(part) for part in parts)
-        # Minibatch k of n lies at (k + 1/2) / n of an epoch, so that no split comes only at its end.
+        # Minibatch k of n is at (k + 1/2) / n of an epoch: every split is spread over the whole epoch.
         places = [((k + 0.5) / len(part), number, k) for number, part in enumerate(parts) for k in range(len(part))]
         self._turns = [(number, k) for _, number, k in sorted(places)] if len(parts) > 1 else []
 
@@ -69,7 +69,7 @@ def read_frames(
     seed: int,
     context: tuple[int, int],
 ) -> BatchReader:
-    """Give ``batch`` single frames each with their context."""
+    """Return minibatches of ``batch`` single frames with context."""
     left, right = context
     parts = [
         FrameMinibatches(inputs[split], targets[split], batch, left=left, right=right, seed=seed) for split in inputs
@@ -81,7 +81,7 @@ def read_chunks(
     inputs: Mapping[str, CombinedInputs], targets: Mapping[str, ArrayStore], batch: int, seed: int,
     context: tuple[int, int], length: int,
 ) -> BatchReader:  # fmt: skip
-    """Give chunks of ``length`` frames, so many that they come to about ``batch`` frames."""
+    """Return minibatches of chunks of ``length`` frames, about ``batch`` frames in all."""
     left, right = context
     size = max(1, round(batch / length))
 
@@ -96,7 +96,7 @@ def read_chunks(
 def read_utterances(
     inputs: Mapping[str, CombinedInputs], labels: Labels, usable: Mapping[str, Sequence[str]], batch: int, seed: int
 ) -> BatchReader:
-    """Give whole utterances, so many that they come to about ``batch`` frames on the average."""
+    """Return minibatches of whole utterances, about ``batch`` frames on average."""
     lengths = [len(inputs[split][name]) for split in inputs for name in usable[split]]
     size = max(1, round(batch * len(lengths) / max(1, sum(lengths))))
 
@@ -108,12 +108,12 @@ def read_utterances(
 
 
 def _averaged(parts: Sequence[_NamedMinibatches], frames: int) -> BatchReader:
-    """Call the average minibatch a full one, so that minibatches times that are the frames of an epoch."""
+    """Use the mean size as nominal size: nominal frames times minibatches are the frames of an epoch."""
     return BatchReader(parts, max(1, round(frames / sum(len(part) for part in parts))))
 
 
 def with_context(inputs: Tensor, lengths: Tensor, left: int, right: int) -> Tensor:
-    """Put context around utterances (B, T, F) of ``lengths`` (B): their first and last frames, repeated."""
+    """Add context around utterances (B, T, F) of ``lengths`` (B) by repeating their first and last frames."""
     times = torch.arange(-left, inputs.shape[1] + right)
     times = torch.minimum(times.clamp(min=0)[None], (lengths - 1)[:, None])
     return inputs.gather(1, times[:, :, None].expand(-1, -1, inputs.shape[2]))

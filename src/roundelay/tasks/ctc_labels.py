@@ -1,4 +1,4 @@
-"""Sequences of labels: what CTC can align, what it heard, and how far that is from what was said."""
+"""Label sequences of CTC: which utterances can be aligned, greedy decoding, and the number of label errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def long_enough(inputs: CombinedInputs, labels: Mapping[str, Sequence[int]], stride: int) -> list[str]:
-    """List the utterances with a step for each label, and one for the blank between two that are equal."""
+    """List the utterances with enough steps: one per label, and one for the blank between two equal labels."""
     good = []
     for name in inputs.ids:
         steps = -(-int(inputs.lengths[inputs.index(name)]) // stride)
@@ -24,21 +24,21 @@ def long_enough(inputs: CombinedInputs, labels: Mapping[str, Sequence[int]], str
         if steps and steps >= needed:
             good.append(name)
         else:
-            _log.warning("%s: %d steps are too few for %d labels; it is left out", name, steps, needed)
+            _log.warning("%s: left out: %d steps are too few for %d labels", name, steps, needed)
     return good
 
 
 def greedy_labels(scores: Tensor) -> list[int]:
-    """Take the best label of each step (T, S), repetitions and blanks left out."""
+    """Return the best label of each step (T, S), without repetitions and blanks."""
     best = scores.argmax(-1).tolist()
     return [label for before, label in pairwise([0, *best]) if label and label != before]
 
 
-def label_errors(heard: Sequence[int], said: Sequence[int]) -> int:
+def label_errors(hypothesis: Sequence[int], reference: Sequence[int]) -> int:
     """Count the insertions, deletions and substitutions between two sequences."""
-    row = list(range(len(said) + 1))
-    for i, one in enumerate(heard, 1):
+    row = list(range(len(reference) + 1))
+    for i, one in enumerate(hypothesis, 1):
         diagonal, row[0] = row[0], i
-        for j, other in enumerate(said, 1):
+        for j, other in enumerate(reference, 1):
             diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (one != other))
     return row[-1]

@@ -1,4 +1,4 @@
-"""A built-in task that trains in seconds: frames drawn from Gaussian classes, bent by a fixed random map."""
+"""A built-in task that trains in seconds: frames drawn from Gaussian classes, mapped by a fixed random function."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass
 class Tiny(Task):
-    """Classify frames as one of ``classes``; about as hard as telling senones apart, and a thousand times smaller.
+    """Classify frames as one of ``classes``; about as hard as classifying senones, but a thousand times smaller.
 
-    The data are drawn anew from ``data_seed`` wherever they are needed, so there is nothing to bring along.
+    Every process draws the data from ``data_seed``, so no files are needed.
     """
 
     score_names: ClassVar[tuple[str, ...]] = ("loss", "error")
@@ -59,7 +59,7 @@ class Tiny(Task):
         return min(self.batch, self.frames_per_epoch - index * self.batch)
 
     def load(self, epoch: int, index: int) -> Pair:
-        """Return features and classes; each epoch has an order of its own."""
+        """Return features and classes; the order of frames differs in each epoch."""
         generator = torch.Generator().manual_seed(hash((self.data_seed, epoch, 3)) & (2**63 - 1))
         order = torch.randperm(self.frames_per_epoch, generator=generator)
         mine = order[index * self.batch : (index + 1) * self.batch]

@@ -1,4 +1,4 @@
-"""From espeak-ng's English phonemes to the phones of the synthetic corpus.
+"""Translate espeak-ng's English phonemes into the phones of the synthetic corpus.
 
 The phones are the ARPABET of the CMU dictionary without stress (39), and beside them ``AX`` (schwa), ``AXR`` (the end
 of *number*), ``EL`` (of *April*), ``DX`` (the flapped t of American *eighty*), and the vowels that espeak-ng makes in
@@ -26,16 +26,16 @@ _PHONES = {
     "A@": "AR", "o@": "OR", "O@": "OR", "i@": "IR", "i@3": "IR", "I@": "IR", "e@": "AIR",
 }  # fmt: skip
 _MARKS = {";", "r-"}
-"""Glides between two sounds that belong to no word: their time goes to the phone before them."""
+"""Glides that belong to no word: their time is added to the phone before them."""
 _STRESS = "',%=|"
 
 CLOSED = frozenset({"P", "T", "K", "CH", "JH"})
-"""Phones that begin with a closure, which espeak-ng counts to the sound before them."""
+"""Phones that begin with a closure; espeak-ng adds the closure to the sound before them."""
 
 
 @dataclass(frozen=True)
 class Phone:
-    """A phone and where it begins and ends, in samples; ``word`` counts from 0, and a pause belongs to none (-1)."""
+    """A phone with its begin and end in samples; ``word`` is the index of its word, -1 for a pause."""
 
     name: str
     begin: int
@@ -44,10 +44,10 @@ class Phone:
 
 
 def list_phones(spoken: SpokenText) -> list[Phone]:
-    """Translate phoneme events: each ends where the next begins, and pauses in a row become one.
+    """Translate phoneme events: each ends where the next begins, and consecutive pauses become one.
 
-    An l that espeak-ng melts into the vowel before it (*twelve*) has no time of its own and is left out here; the
-    pronunciation of its word has it.
+    An l that espeak-ng merges into the vowel before it (*twelve*) has no duration and is left out here; it is in the
+    pronunciation of its word.
     """
     names = [_translate(symbol) for _, symbol in spoken.phonemes]
     begins = [begin for begin, _ in spoken.phonemes]
@@ -64,7 +64,7 @@ def list_phones(spoken: SpokenText) -> list[Phone]:
 
 
 def list_pronunciations(spoken: SpokenText, num_words: int) -> list[tuple[str, ...]]:
-    """List the phones of each word; refuse words that espeak-ng ran together."""
+    """List the phones of each word; raise if espeak-ng spoke two words as one."""
     if len(spoken.words) != num_words:
         raise DataError(f"espeak-ng spoke {num_words} words as {len(spoken.words)}")
     words: list[list[str]] = [[] for _ in range(num_words)]
@@ -78,12 +78,12 @@ def list_pronunciations(spoken: SpokenText, num_words: int) -> list[tuple[str, .
 
 
 def _translate(symbol: str) -> str | None:
-    """Return the phone, or None for a mark that is no sound of its own."""
+    """Return the phone, or None for a mark that is no sound."""
     if symbol.startswith("_"):
         return SILENCE
     bare = symbol.lstrip(_STRESS)
     if bare in _MARKS or not bare:
         return None
     if bare not in _PHONES:
-        raise DataError(f"espeak-ng's phoneme {symbol!r} has no phone in the table of corpora/phones.py")
+        raise DataError(f"espeak-ng's phoneme {symbol!r} has no phone in the table of espeak_phones.py")
     return _PHONES[bare]

@@ -1,17 +1,17 @@
 """The embedded corpus: spelled words, numbers, dates, amounts and short commands, spoken by espeak-ng.
 
 48 synthetic speakers (four accents, each with a voice variant, a rate and a pitch of its own) say sentences of a small
-grammar (``grammar``, about 110 words); train, dev and test share no speaker.  Every sentence is there clean,
-and every other one also in a made-up room with made-up noise at 20, 10 or 5 dB, with the same timing.  espeak-ng
-tells where each phoneme begins, which makes ``reference.ctm``, and how it says each word, which makes ``lexicon.txt``
-(phones: see ``phones``).
+grammar (see ``sentences``, about 110 words); train, dev and test share no speaker.  Every sentence has a clean
+utterance.  Every other sentence also has a copy with the same timing in a simulated room with noise at 20, 10 or 5 dB.
+``reference.ctm`` has the times of phonemes and ``lexicon.txt`` the pronunciations as espeak-ng reports them (phones:
+see ``espeak_phones``).
 
 Beside the usual tables a split has ``utt2snr`` (dB, ``inf`` for clean), ``utt2clean`` (noisy copy and its clean
 original), ``utt2noise``, ``utt2room``, ``utt2dur`` and ``closures.ctm`` (``reference.ctm`` with the closures of stops
-counted to the stops, see ``closures``).
+counted to the stops, see ``stop_closures``).
 
-The same seed gives the same bytes, however many processes make them.  Licence: what is made is yours; espeak-ng
-itself is under the GPL, version 3, which is why it is an extra.
+The same seed gives the same bytes for any number of processes.  Licence: the audio is free to use; espeak-ng itself is
+under the GPL, version 3, so it is an optional extra.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from roundelay.errors import DataError, MissingExtra, SettingsError
 from roundelay.formats.text_tables import write_table, write_text
 
 FORMAT = 1
-"""Goes up when the same seed gives other bytes than before."""
+"""Increased when the same seed gives other bytes than before."""
 MARKER = "synthetic.json"
 _WORK = ".shards"
 
 Progress = Callable[[int, int], None]
-"""Called with the shards that are done and all there are."""
+"""Called with the number of finished shards and the total."""
 
 
 def make_corpus(out: Path, *, hours: float, seed: int = 0, jobs: int = 1, progress: Progress | None = None) -> None:
-    """Make the corpus, or go on where an interrupted run stopped; do nothing where it is already there."""
+    """Make the corpus, or continue an interrupted run; do nothing if it is complete."""
     out = Path(out)
     _check(hours, jobs)
     wanted = {"corpus": "synthetic", "format": FORMAT, "hours": float(hours), "seed": seed}
@@ -75,12 +75,12 @@ def _check(hours: float, jobs: int) -> None:
 
 
 def _is_there(out: Path, wanted: dict[str, Any]) -> bool:
-    """Tell whether the very same corpus is complete; refuse a folder that holds anything else."""
+    """Return whether the same corpus is complete; raise if the folder contains anything else."""
     if (out / MARKER).is_file():
         _same(out / MARKER, wanted, out)
         return True
     if out.is_dir() and not (out / _WORK).is_dir() and any(out.iterdir()):
-        raise DataError(f"{out}: there is something else in this folder; give a new or empty one")
+        raise DataError(f"{out}: contains other files; give a new or empty folder")
     return False
 
 
@@ -89,15 +89,15 @@ def _same(path: Path, wanted: dict[str, Any], out: Path) -> None:
         found = json.loads(path.read_text())
         found = {key: found[key] for key in wanted}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged; remove the folder {out} and start anew") from error
+        raise DataError(f"{path}: damaged; remove the folder {out} and start again") from error
     if found != wanted:
         given = ", ".join(f"{key} {found[key]}" for key in ("hours", "seed", "format"))
         asked = ", ".join(f"{key} {wanted[key]}" for key in ("hours", "seed", "format"))
-        raise DataError(f"{out}: holds a synthetic corpus of {given}, not of {asked}; give another folder")
+        raise DataError(f"{out}: contains a synthetic corpus of {given}, not of {asked}; give another folder")
 
 
 def _begin(out: Path, wanted: dict[str, Any]) -> Path:
-    """Note what is being made, so that only the same is gone on with."""
+    """Write the settings, so that only a run with the same settings continues this one."""
     work = out / _WORK
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def _result(work: Path, shard: ScriptShard) -> Path:
 
 
 def _is_whole(out: Path, result: Path) -> bool:
-    """Tell whether a shard was finished and its audio is still all there."""
+    """Return whether a shard was finished and all of its audio still exists."""
     if not result.is_file():
         return False
     rows = json.loads(result.read_text())
@@ -139,7 +139,7 @@ def _run(out: Path, seed: int, shards: list[ScriptShard], jobs: int, progress: P
 
 
 def _make_shard(out: Path, seed: int, shard: ScriptShard) -> None:
-    """Run one fresh process; numerical libraries get one thread each, since we run as many processes as asked for."""
+    """Run one new process, with one thread per numerical library: the processes already use all cores."""
     result = _result(out / _WORK, shard)
     command = [sys.executable, "-m", "roundelay.corpora.synthetic.shard"]
     command += [str(out.absolute()), str(seed), str(result.absolute()), json.dumps(asdict(shard))]

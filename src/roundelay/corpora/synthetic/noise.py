@@ -1,4 +1,4 @@
-"""Background noise and rooms, all made up from a random generator; speech never moves in time."""
+"""Background noise and rooms from a random generator; the timing of speech does not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def white(rng: np.random.Generator, num_samples: int, rate: int) -> Samples:
 
 
 def pink(rng: np.random.Generator, num_samples: int, rate: int) -> Samples:
-    """Make noise whose power falls with frequency, like a quiet room."""
+    """Make noise whose power decreases with frequency, like a quiet room."""
     return _coloured(rng, num_samples, rate, power=1.0)
 
 
@@ -39,7 +39,7 @@ def hum(rng: np.random.Generator, num_samples: int, rate: int) -> Samples:
 
 
 def babble(rng: np.random.Generator, num_samples: int, voices: Sequence[Samples]) -> Samples:
-    """Let several others talk at once, each from a place of its own choice, over and over."""
+    """Add up several voices, each repeated from a random position."""
     total = np.zeros(num_samples)
     for voice in voices:
         start = int(rng.integers(len(voice)))
@@ -53,14 +53,14 @@ NOISES: dict[str, Callable[[np.random.Generator, int, int], Samples]] = {
     "traffic": traffic,
     "hum": hum,
 }
-"""Noise by its name; babble is the one more, since it needs voices."""
+"""Noise functions by name; babble is not here, since it needs voices."""
 
 ROOMS = {"none": 0.0, "small": 0.2, "office": 0.4, "hall": 0.7}
-"""Reverberation times in seconds, until the echo has fallen by 60 dB."""
+"""Reverberation times in seconds, until the echo has decayed by 60 dB."""
 
 
 def add_echo(rng: np.random.Generator, speech: Samples, seconds: float, rate: int) -> Samples:
-    """Add the echo of a room: a tail of noise that dies away, after the direct sound, which stays where it is."""
+    """Add the echo of a room: decaying noise after the direct sound, which is not shifted."""
     if seconds <= 0:
         return speech
     length = int(seconds * rate)
@@ -75,7 +75,7 @@ def add_echo(rng: np.random.Generator, speech: Samples, seconds: float, rate: in
 
 
 def add_noise(speech: Samples, noise: Samples, active: slice, decibels: float) -> Samples:
-    """Add noise so that speech, where it is active, is that much louder."""
+    """Add noise so that active speech is ``decibels`` louder."""
     speech_power = float(np.mean(speech[active] ** 2))
     noise_power = max(float(np.mean(noise[active] ** 2)), 1e-20)
     gain = np.sqrt(speech_power / noise_power * 10 ** (-decibels / 10))

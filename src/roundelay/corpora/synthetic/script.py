@@ -1,8 +1,7 @@
-"""What the synthetic corpus will say, and who says it: a pure function of the seed and a number.
+"""The script of the synthetic corpus: sentences and speakers, as a pure function of the seed and a number.
 
-A *take* is one sentence by one speaker.  It gives a clean utterance, and every other take also gives a copy of the same
-timing in a room with noise.  Takes are handed out to shards by number, so how many processes work on them changes
-nothing.
+A *take* is one sentence by one speaker.  It gives a clean utterance, and every other take also gives a noisy copy with
+the same timing.  Takes are assigned to shards by number, so the result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from roundelay.corpora.synthetic import sentences
 from roundelay.corpora.synthetic.noise import NOISES, ROOMS
 
 SHARES = {"train": 0.75, "dev": 0.10, "test": 0.15}
-"""Of the hours."""
+"""Share of the hours per split."""
 SNRS = (20, 10, 5)
-"""Of the noisy copies, in decibels, one after the other."""
+"""Signal-to-noise ratios of the noisy copies in decibels, used in turn."""
 TAKES_PER_SHARD = 120
 
 _ACCENTS = ("en-us", "en", "en-us-nyc", "en-gb-x-rp")
-# Each gives the same samples in fresh processes.  Variants with a "breath" line in their definition do not: f2, f3, f5,
-# Alicia, caleb, sandro, victor, whisper and a few more.
+# Each variant gives the same samples in new processes.  Variants with a "breath" line in their definition do not: f2,
+# f3, f5, Alicia, caleb, sandro, victor, whisper and a few more.
 _VARIANTS = {
     "train": "f1 m1 Andy Annie m3 Alex belinda m4 Gene Andrea m6 Gene2 iven m7 adam aunty david Hugo linda benjamin Lee"
     " steph Denis Marco anika ed john shelby max Diogo grandma norbert paul steph3 quincy robert",
@@ -44,13 +43,13 @@ class Speaker:
 
 @dataclass(frozen=True)
 class Take:
-    """One sentence by one speaker, and what its noisy copy sounds like."""
+    """One sentence by one speaker, and the noise of its copy."""
 
     number: int
     speaker: Speaker
     words: tuple[str, ...]
     snr: int | None
-    """Of the noisy copy in decibels; None: there is no copy."""
+    """Signal-to-noise ratio of the noisy copy in decibels; None if there is no copy."""
     noise: str
     room: str
     lead_seconds: float
@@ -65,18 +64,18 @@ class Take:
 
     @property
     def noisy_id(self) -> str:
-        """The noisy copy's id, where there is one."""
+        """The noisy copy's id."""
         return f"{self.id}-snr{self.snr or 0:02d}"
 
     @property
     def num_utterances(self) -> int:
-        """How many utterances the take gives."""
+        """Number of utterances of the take."""
         return 1 if self.snr is None else 2
 
 
 @dataclass(frozen=True)
 class ScriptShard:
-    """Takes of one split, from ``begin`` up to ``end``, that one process makes."""
+    """Takes of one split, from ``begin`` up to ``end``, made by one process."""
 
     number: int
     split: str
@@ -86,13 +85,13 @@ class ScriptShard:
 
 @cache
 def list_speakers(split: str) -> tuple[Speaker, ...]:
-    """List a split's speakers; they are the same whatever the seed."""
+    """List a split's speakers; they do not depend on the seed."""
     before = sum(len(_VARIANTS[name].split()) for name in itertools.takewhile(lambda name: name != split, _VARIANTS))
     return tuple(_speaker(before + i, split, variant) for i, variant in enumerate(_VARIANTS[split].split()))
 
 
 def _speaker(number: int, split: str, variant: str) -> Speaker:
-    # steps that share no factor with the ranges visit each value before any comes again
+    # a step that shares no factor with the range visits every value before it repeats one
     voice = Voice(
         name=f"{_ACCENTS[number % len(_ACCENTS)]}+{variant}",
         rate=140 + number * 17 % 46,
@@ -106,7 +105,7 @@ def plan_take(seed: int, split: str, number: int) -> Take:
     """Return a split's take of that number."""
     rng = random.Random(f"{seed} {split} {number}")  # noqa: S311 (nothing secret)
     people = list_speakers(split)
-    turn = number // len(people) + number % len(people)  # each speaker gets all in turn, neighbours begin elsewhere
+    turn = number // len(people) + number % len(people)  # each speaker gets every kind in turn, with different starts
     return Take(
         number=number,
         speaker=people[number % len(people)],
@@ -121,12 +120,12 @@ def plan_take(seed: int, split: str, number: int) -> Take:
 
 
 def spoken_text(words: tuple[str, ...]) -> str:
-    """Write words the way that espeak-ng speaks them as meant: the letter A is not the article."""
+    """Write words so that espeak-ng speaks them correctly: the letter A is not the article."""
     return " ".join("eigh" if word == "A" else word if len(word) == 1 else word.lower() for word in words)
 
 
 def plan_shards(hours: float, seed: int) -> list[ScriptShard]:
-    """Cut the corpus into shards, each split taking its share of the hours."""
+    """Divide the corpus into shards; each split gets its share of the hours."""
     found: list[ScriptShard] = []
     for split, share in SHARES.items():
         count = _num_takes(hours * share * 3600, seed, split)
@@ -136,7 +135,7 @@ def plan_shards(hours: float, seed: int) -> list[ScriptShard]:
 
 
 def _num_takes(seconds: float, seed: int, split: str) -> int:
-    """Count the takes that fill a time with all their utterances; at least one."""
+    """Count the takes, at least one, whose utterances last ``seconds``."""
     total = 0.0
     for number in itertools.count():
         planned = plan_take(seed, split, number)
@@ -147,7 +146,7 @@ def _num_takes(seconds: float, seed: int, split: str) -> int:
 
 
 def estimate_seconds(take: Take) -> float:
-    """Guess an utterance's length before it is spoken (fitted to 4800 utterances; 2 % off in the mean)."""
+    """Estimate an utterance's length before it is spoken (fitted to 4800 utterances; mean error 2 %)."""
     letters = sum(len(word) for word in take.words)
     speech = 0.034 + 0.116 * len(take.words) + 0.0474 * letters
     return take.lead_seconds + take.trail_seconds + speech * 160 / take.speaker.voice.rate

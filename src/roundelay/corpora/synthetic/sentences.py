@@ -1,8 +1,8 @@
-"""The small language of the synthetic corpus: spelled words, numbers, dates, amounts and short commands.
+"""Sentences of the synthetic corpus: spelled words, numbers, dates, amounts and short commands.
 
-About 110 words and no two that sound alike, so that a lexicon can tell them apart.  Spelled words are few, since
-letters are the hardest.  Some pairs of words are avoided ("in the", "on
-the", "of the") because espeak-ng speaks them as one word, which would leave the lexicon without the other.
+There are about 110 words, and no two sound alike.  Spelled words are few, since letters are the hardest.  Some pairs of
+words are avoided ("in the", "on the", "of the"): espeak-ng speaks them as one word, so the second would have no
+pronunciation.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SHORT = ["YES", "NO", "HELP", "STOP", "CANCEL", "REPEAT", "GO BACK", "START AGAI
 
 
 def make_sentence(rng: random.Random) -> tuple[str, ...]:
-    """Make up one sentence."""
+    """Make one random sentence."""
     kinds = [kind for kind, _ in _KINDS]
     weights = [weight for _, weight in _KINDS]
     return tuple(" ".join(rng.choices(kinds, weights)[0](rng)).split())
 
 
 def vocabulary() -> frozenset[str]:
-    """All words that a sentence may have."""
+    """Return all words that a sentence may have."""
     lists = [DIGITS, TEENS, TENS, MONTHS, DAYS, LETTERS, ROOMS, SWITCHED, MOVED, PEOPLE, SHORT, [_REST]]
     return frozenset(word for words in lists for entry in words for word in entry.split())
 

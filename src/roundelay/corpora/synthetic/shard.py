@@ -1,7 +1,7 @@
-"""Make one shard of the synthetic corpus in a process of its own: ``python -m`` this, as ``synthetic`` does.
+"""Make one shard of the synthetic corpus in a new process; ``generator`` runs this module with ``python -m``.
 
-espeak-ng remembers what it said before, so a shard is made in one go by a fresh process, in the order of its takes:
-then its bytes depend on nothing else.
+espeak-ng keeps state between utterances.  So a new process makes a whole shard, in the order of its takes: then its
+bytes depend on nothing else.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from roundelay.formats.text_tables import write_text
 
 RATE = 16000
 CLEAN_SNR = 45.0
-"""Even a clean recording has a little hiss: silence of exact zeros would be like no microphone on earth."""
+"""Signal-to-noise ratio of clean utterances: a real recording never has exact zeros."""
 _NUM_BABBLING = 6
 _LOUDEST = 0.95
 
 
 @dataclass(frozen=True)
 class ShardRow:
-    """An utterance as the tables will have it; times in seconds."""
+    """An utterance with all columns of the tables; times in seconds."""
 
     id: str
     speaker: str
@@ -44,7 +44,7 @@ class ShardRow:
     noise: str
     room: str
     clean: str | None
-    """The clean utterance of the same timing, for a noisy copy."""
+    """For a noisy copy, the id of its clean original."""
     path: str
     sha256: str
     size_bytes: int
@@ -52,7 +52,7 @@ class ShardRow:
     phones: list[tuple[float, float, str]]
     """Begin, duration and name, as espeak-ng reports them."""
     closures: list[tuple[float, float, str]]
-    """The same with the closures of stops counted to the stops."""
+    """The same, with closures counted to their stops."""
     pronunciations: list[tuple[str, ...]]
 
 
@@ -94,7 +94,7 @@ class _TakeRecorder:
         self.speech *= 10 ** (take.level / 20) / np.sqrt(np.mean(self.speech[self.active] ** 2))
 
     def rows(self, out: Path) -> list[ShardRow]:
-        """Write the utterance, and its noisy copy if there is to be one."""
+        """Write the utterance, and its noisy copy if the take has one."""
         take = self.take
         clean = noise.add_noise(self.speech, self._noise("pink"), self.active, CLEAN_SNR)
         quiet = {"snr": float("inf"), "noise": "none", "room": "none", "clean": None}
@@ -135,7 +135,7 @@ class _TakeRecorder:
         )
 
     def _times(self, found: list[Phone]) -> list[tuple[float, float, str]]:
-        """Turn samples into seconds, with the silence before and after."""
+        """Convert samples to seconds, and add the silence before and after."""
         begins = [self.lead / RATE + phone.begin / self.spoken_rate for phone in found]
         names = [phone.name for phone in found]
         if names[0] != SILENCE:

@@ -1,7 +1,7 @@
-"""Give the closure of a voiceless stop to the stop.
+"""Count the closure of a voiceless stop to the stop.
 
-espeak-ng reports a p, t or k where it bursts, some 40 ms after the mouth has closed: the silence in between counts to
-the sound before.  Phoneticians, and forced aligners, count it to the stop.
+espeak-ng reports a p, t or k at its burst, some 40 ms after the mouth has closed: the silence in between is counted to
+the sound before.  Phoneticians and forced aligners count it to the stop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DROP_DECIBELS = 18.0
 
 
 def move_closures(phones: list[Phone], spoken: SpokenText, rate: int) -> list[Phone]:
-    """Move the begin of each stop back to where the sound before it falls silent."""
+    """Move the begin of each stop back to the end of the sound before it."""
     moved = list(phones)
     for i in range(1, len(moved)):
         before, phone = moved[i - 1], moved[i]
@@ -30,7 +30,7 @@ def move_closures(phones: list[Phone], spoken: SpokenText, rate: int) -> list[Ph
 
 
 def _closing(before: Phone, phone: Phone, spoken: SpokenText, rate: int) -> int:
-    """Find where the closure begins: at a word's begin where espeak says so, else by the fall of the level."""
+    """Find the begin of the closure: the begin of the word if espeak reports it, otherwise the drop of the level."""
     step = int(_STEP_SECONDS * rate)
     earliest = max(before.begin + 4 * step, phone.begin - int(_LONGEST_SECONDS * rate))
     if phone.word != before.word and before.begin < spoken.words[phone.word] <= phone.begin:

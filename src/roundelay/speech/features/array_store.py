@@ -1,8 +1,8 @@
 """Arrays of many utterances in a few memory-mapped files.
 
-A store is a folder: ``shard-00000.raw`` and so on hold the rows of consecutive utterances one after another, and
-``index.json``, written last, says which rows are whose, with the checksum of every shard.  A folder without an index is
-no store, so nothing half-written is ever read.  Values are raw little-endian numbers: nothing in them can be executed.
+A store is a folder.  ``shard-00000.raw`` and so on contain the rows of consecutive utterances.  ``index.json``, written
+last, maps utterances to rows and has the checksum of every shard.  A folder without an index is no store, so partial
+data are never read.  Values are raw little-endian numbers: reading them executes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 
 
 class _Index(msgspec.Struct):
-    """What ``index.json`` holds."""
+    """Contents of ``index.json``."""
 
     format: int
     dtype: str
@@ -51,7 +51,7 @@ class _Index(msgspec.Struct):
 
 
 def _read_index(path: Path) -> _Index:
-    """Read an index that agrees with itself."""
+    """Read an index; raise if it is inconsistent."""
     try:
         index = msgspec.convert(read_json(path), _Index)
     except msgspec.ValidationError as error:
@@ -65,7 +65,7 @@ def _read_index(path: Path) -> _Index:
 
 @dataclass(frozen=True)
 class ArrayShard:
-    """Describe one file of a store: whose rows are in it, in order."""
+    """One file of a store: its utterances in order, with their numbers of rows."""
 
     ids: list[str]
     rows: list[int]
@@ -73,18 +73,17 @@ class ArrayShard:
 
 
 class ArrayStore(Mapping[str, Array]):
-    """Read a store: a mapping from utterances to arrays (T, F), or (T,) where rows are single numbers.
+    """Read a store: a mapping from utterances to arrays (T, F), or (T,) if rows are single numbers.
 
-    Arrays are read-only views of the mapped files: nothing is copied, and the pages are the operating system's to drop.
-    With ``private`` they say that they can be written to, for code that insists on it: what is written reaches neither
-    the file nor other readers, and is forgotten before long.
+    Arrays are read-only views of memory-mapped files: nothing is copied.  With ``private`` they are marked as writable,
+    for code that requires it; changes do not reach the file or other readers, and are lost on ``release``.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, private: bool = False) -> None:
         self.folder = Path(folder)
         self._private = private
         if not (self.folder / INDEX).is_file():
-            raise DataError(f"{self.folder}: no whole store there ({INDEX} is missing)")
+            raise DataError(f"{self.folder}: no complete store ({INDEX} is missing)")
         index = _read_index(self.folder / INDEX)
         self.dim: int = index.dim
         self.dtype = np.dtype(index.dtype)
@@ -93,11 +92,11 @@ class ArrayStore(Mapping[str, Array]):
         self._sums: list[str] = index.shards
         counts = np.asarray(index.utterances, np.int64)
         self.shards: npt.NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        """Which shard each utterance is in."""
+        """Shard of each utterance."""
         before = np.concatenate([[0], np.cumsum(self.lengths)])
         first = before[np.concatenate([[0], np.cumsum(counts)])]  # rows before each shard
         self.starts: npt.NDArray[np.int64] = before[:-1] - first[self.shards]
-        """The row in its shard at which each utterance begins."""
+        """First row of each utterance in its shard."""
         self._numbers = {name: i for i, name in enumerate(self.ids)}
         self._maps: dict[int, Array] = {}
         self._files: list[mmap.mmap] = []
@@ -111,7 +110,7 @@ class ArrayStore(Mapping[str, Array]):
             expected = int(self.lengths[self.shards == shard].sum()) * width
             actual = path.stat().st_size if path.is_file() else -1
             if actual != expected:
-                raise DataError(f"{path}: {max(actual, 0)} bytes where {expected} belong; prepare the data again")
+                raise DataError(f"{path}: {max(actual, 0)} bytes instead of {expected}; prepare the data again")
 
     def __getitem__(self, utterance: str) -> Array:
         number = self._numbers[utterance]
@@ -133,7 +132,7 @@ class ArrayStore(Mapping[str, Array]):
         return int(self.lengths[self._numbers[utterance]])
 
     def index(self, utterance: str) -> int:
-        """Return the position of an utterance in ``ids``, ``lengths``, ``shards`` and ``starts``."""
+        """Return the index of an utterance in ``ids``, ``lengths``, ``shards`` and ``starts``."""
         return self._numbers[utterance]
 
     @property
@@ -158,7 +157,7 @@ class ArrayStore(Mapping[str, Array]):
         return mapped
 
     def gather(self, numbers: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Array:
-        """Copy the rows at ``times`` (B, K) of utterances (B), by position; times beyond an end mean the end."""
+        """Copy the rows at ``times`` (B, K) of utterances (B), given by index; times are clamped to the utterance."""
         rows = np.minimum(np.maximum(times, 0), self.lengths[numbers, None] - 1) + self.starts[numbers, None]
         result = np.empty(rows.shape if self.dim == 0 else (*rows.shape, self.dim), self.dtype)
         shards = self.shards[numbers]
@@ -171,16 +170,16 @@ class ArrayStore(Mapping[str, Array]):
         return result
 
     def _note(self, rows: int) -> None:
-        """Count rows that are about to be read, and let go of their pages after every 64 MB."""
+        """Count the rows that are read, and release their memory pages after every 64 MB."""
         self._handed_out += rows * self.dtype.itemsize * max(self.dim, 1)
         if self._handed_out > _MAPPED_BYTES:
             self.release()
 
     def release(self) -> None:
-        """Let go of the pages read so far.
+        """Release the memory pages read so far.
 
-        They stay in the operating system's cache, and views stay good; but they no longer count as this process's
-        memory, which so stays the same however much there is to read.
+        They stay in the operating system's cache, and views stay valid.  But they no longer count as memory of this
+        process, so its memory does not grow with the amount of data.
         """
         self._handed_out = 0
         for file in list(self._files):
@@ -192,7 +191,7 @@ class ArrayStore(Mapping[str, Array]):
             path = self.folder / shard_name(number)
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                    raise DataError(f"{path}: its checksum is not that of its index; prepare the data again")
+                    raise DataError(f"{path}: its checksum differs from that in the index; prepare the data again")
 
 
 def shard_name(number: int) -> str:
@@ -201,7 +200,7 @@ def shard_name(number: int) -> str:
 
 
 class _OpenShard:
-    """A shard that is being written; it counts for nothing until an index names it."""
+    """A shard that is being written; it is not part of a store until an index names it."""
 
     def __init__(self, folder: Path, number: int, dtype: str) -> None:
         self._path = folder / shard_name(number)
@@ -230,7 +229,7 @@ class _OpenShard:
         return ArrayShard(self.ids, self.rows, self._total.hexdigest())
 
     def abandon(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written is lost anyway
+        with contextlib.suppress(OSError):  # the file is removed anyway
             self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -250,7 +249,7 @@ def write_shard(folder: Path, number: int, dtype: str, arrays: Iterable[tuple[st
 def rewrite_shard(
     folder: Path, number: int, shard: ArrayShard, dim: int, change: Callable[[str, Array], Array]
 ) -> ArrayShard:
-    """Change the arrays of a float32 shard in place, one after another; not for a shard that an index names."""
+    """Change the arrays of a float32 shard in place; not for a shard that an index names."""
     path = folder / shard_name(number)
     total = hashlib.sha256()
     with naming(path), path.open("r+b") as file:
@@ -266,7 +265,7 @@ def rewrite_shard(
 
 
 def write_index(folder: Path, shards: Sequence[ArrayShard], dim: int, dtype: str) -> None:
-    """Make a store of shards that have been written; ``dim`` 0 says that rows are single numbers."""
+    """Make a store of written shards; ``dim`` 0 means that rows are single numbers."""
     ids = [utterance for shard in shards for utterance in shard.ids]
     if len(set(ids)) != len(ids):
         raise DataError(f"{folder}: an utterance would be stored twice")
@@ -283,7 +282,7 @@ def write_index(folder: Path, shards: Sequence[ArrayShard], dim: int, dtype: str
 
 
 def make_empty_folder(folder: str | os.PathLike[str]) -> Path:
-    """Empty a store's folder, the index first, and make it where it is not there."""
+    """Make an empty folder for a store; an old store is removed, its index first."""
     folder = Path(folder)
     (folder / INDEX).unlink(missing_ok=True)
     if folder.is_dir():
@@ -293,7 +292,7 @@ def make_empty_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 class StoreWriter:
-    """Write a store array by array; it exists once ``close`` is done, or the ``with`` block left without an error."""
+    """Write a store array by array; it exists after ``close``, or after the ``with`` block if there was no error."""
 
     def __init__(self, folder: str | os.PathLike[str], *, dim: int, dtype: str = "float32") -> None:
         assert sys.byteorder == "little", "stores are mapped as they are"
@@ -310,7 +309,7 @@ class StoreWriter:
         self._open.add(utterance, array)
 
     def close(self) -> ArrayStore:
-        """Write the index, and with it the store."""
+        """Write the index, which completes the store."""
         self._shards.append(self._open.close())
         write_index(self.folder, self._shards, self._dim, self._dtype)
         return ArrayStore(self.folder)
@@ -330,7 +329,7 @@ class StoreWriter:
 def write_store(
     folder: str | os.PathLike[str], arrays: Iterable[tuple[str, Array]], *, dim: int, dtype: str = "float32"
 ) -> ArrayStore:
-    """Write a whole store from one stream of arrays; memory holds one of them at a time."""
+    """Write a store from an iterable of arrays; only one of them is in memory at a time."""
     with StoreWriter(folder, dim=dim, dtype=dtype) as writer:
         for utterance, array in arrays:
             writer.add(utterance, array)

@@ -1,7 +1,7 @@
-"""The first stage of preparation: audio to stored, normalised features, over several threads.
+"""Extract features from audio, normalise and store them, in several threads.
 
-Threads suffice, since decoding, resampling and the transforms all release Python's lock; every shard is one task with a
-fixed set of utterances, so the bytes are the same whatever the number of threads.
+Threads are enough: reading, resampling and the transforms release Python's lock.  Every shard is one task with a fixed
+set of utterances, so the bytes do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from roundelay.speech.features.speed_perturbation import change_speed, copy_name
 Array = npt.NDArray[np.float32]
 
 CLIPPED_SHARE = 1e-3
-"""A file is called clipped when this share of its samples, or more, is at full scale."""
+"""An utterance is clipped if at least this share of its samples is at full scale."""
 SILENT_PEAK = 1e-3
-"""A file is called silent when no sample is larger than this."""
+"""An utterance is silent if no sample is larger than this."""
 SOUNDS = "sounds.json"
-"""Beside a split's features: their seconds in all, and utterances that are silent or clipped."""
+"""File beside a split's features: total seconds, and the utterances that are silent or clipped."""
 MOMENTS = "moments.json"
-"""Beside a split's features: mean and deviation of each speaker, where they were taken out."""
+"""File beside features normalised by speaker: mean and deviation of each speaker."""
 _FULL = 0.999
 
 
 @dataclass(frozen=True)
 class Sound:
-    """What was noticed about an utterance's samples."""
+    """Length, peak and clipping of an utterance's samples."""
 
     seconds: float
     peak: float
@@ -59,7 +59,7 @@ class Sound:
 
     @staticmethod
     def from_samples(samples: Array, rate: int) -> Sound:
-        """Look at samples."""
+        """Measure samples."""
         size = np.abs(samples)
         peak = float(size.max(initial=0.0))
         clipped = float(np.mean(size >= _FULL)) if peak >= _FULL else 0.0
@@ -67,7 +67,7 @@ class Sound:
 
     @property
     def complaint(self) -> str | None:
-        """Say what is wrong, if anything is."""
+        """Return ``silent`` or ``clipped``, or None."""
         if self.peak < SILENT_PEAK:
             return "silent"
         return "clipped" if self.clipped >= CLIPPED_SHARE else None
@@ -87,17 +87,17 @@ class Copy:
 
     @property
     def speaker(self) -> str:
-        """Name its speaker; another speed makes another voice."""
+        """Return the speaker's name; another speed counts as another speaker."""
         return copy_name(self.utterance.speaker, self.speed)
 
 
 def list_copies(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[Copy]:
-    """List utterances as they are, then at the other speeds."""
+    """List the utterances at their own speed, then at the other speeds."""
     return [Copy(utterance, factor) for factor in (1.0, *speeds) for utterance in utterances]
 
 
 def read_samples(utterance: Utterance, rate: int) -> Array:
-    """Read an utterance's samples; an error names it."""
+    """Read an utterance's samples; errors name the utterance."""
     try:
         samples, _ = audio_files.read(
             utterance.audio, rate=rate, channel=utterance.channel, begin=utterance.begin, end=utterance.end
@@ -109,7 +109,7 @@ def read_samples(utterance: Utterance, rate: int) -> Array:
 
 @dataclass
 class _Part:
-    """A shard, and what was learnt while it was written: little, however many utterances there are."""
+    """A shard, and the small statistics collected while it was written."""
 
     shard: ArrayShard
     moments: dict[str, Moments]
@@ -118,7 +118,7 @@ class _Part:
 
 
 class Extraction:
-    """Extract the features of one split into a store, or take those ``given``: utterance to archive and position."""
+    """Write the features of one split: extracted, or read from archives if ``given`` (utterance to position)."""
 
     def __init__(
         self, folder: Path, items: Sequence[Copy], settings: FeatureSettings, scope: Scope,
@@ -128,7 +128,7 @@ class Extraction:
         self._given = given
 
     def run(self, jobs: int = 1, progress: Callable[[int], None] = lambda _: None) -> ArrayStore:
-        """Extract, normalise, and write the index last; ``progress`` is told the number of utterances done."""
+        """Extract, normalise, and write the index last; ``progress`` gets the number of finished utterances."""
         folder = make_empty_folder(self._folder)
         numbers = range(max(1, -(-len(self._items) // UTTERANCES_PER_SHARD)))
         done = itertools.count(1)
@@ -173,7 +173,7 @@ class Extraction:
         return part
 
     def _compute(self, part: _Part, item: Copy) -> Array:
-        """Compute an utterance's features, and note what its samples are like."""
+        """Compute an utterance's features, and record if it is silent or clipped."""
         rate = self._settings.rate
         samples = read_samples(item.utterance, rate)
         sound = Sound.from_samples(samples, rate)
@@ -191,13 +191,13 @@ class Extraction:
         if features.shape[1] != self._settings.dim:
             wanted = "--bins" if self._settings.kind == "fbank" else "13 cepstra"
             raise DataError(
-                f"{archive}: utterance {name} has {features.shape[1]} features a frame, not {self._settings.dim}; "
+                f"{archive}: utterance {name} has {features.shape[1]} features per frame, not {self._settings.dim}; "
                 f"check --features and {wanted}"
             )
         return np.asarray(features, np.float32)
 
     def _add_moments(self, part: _Part, item: Copy, features: Array) -> Array:
-        """Add an utterance to its group's moments; one that is its own group is normalised at once."""
+        """Add an utterance to its group's moments, or normalise it now if the scope is the utterance."""
         if self._scope == "none":
             return features
         moments = Moments.from_frames(features)
@@ -208,7 +208,7 @@ class Extraction:
         return features
 
     def _normaliser(self, folder: Path, moments: Mapping[str, Moments]) -> Callable[[int, _Part], ArrayShard]:
-        """Return a function that normalises a shard in place, now that the moments of all groups are known."""
+        """Return a function that normalises a shard in place by the moments of all groups."""
 
         def normalise(number: int, part: _Part) -> ArrayShard:
             if not part.moments:

@@ -26,7 +26,7 @@ _FRAMES_AT_ONCE = 512  # bounds the memory of one call, and fits the second-leve
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Say which features are computed, and how; the defaults are those of Kaldi's recipes."""
+    """How features are computed; the defaults are those of Kaldi's recipes."""
 
     kind: Literal["fbank", "mfcc"] = "fbank"
     num_bins: int = 40
@@ -35,16 +35,16 @@ class FeatureSettings:
     frame_shift_seconds: float = 0.010
     frame_length_seconds: float = 0.025
     snip_edges: bool = True
-    """Frames lie inside the audio; otherwise its ends are mirrored and there is one frame per shift."""
+    """Whether all frames are inside the audio; otherwise its ends are mirrored and there is one frame per shift."""
     low_freq: float = 20.0
     high_freq: float = 0.0
-    """At most half the rate; zero or less is counted from there."""
+    """Upper end of the mel bins in Hz; zero or less is relative to half the rate."""
     dither: float = 0.0
     """Standard deviation of the noise added to 16-bit samples; the same noise in every run."""
     preemphasis: float = 0.97
     cepstral_lifter: float = 22.0
     use_energy: bool = False
-    """MFCC only: the frame's log energy in place of the first coefficient."""
+    """MFCC only: use the frame's log energy as first coefficient."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("fbank", "mfcc"):
@@ -84,7 +84,7 @@ class FeatureSettings:
 
 
 def num_frames(num_samples: int, settings: FeatureSettings) -> int:
-    """Return the number of frames of so many samples."""
+    """Return the number of frames of ``num_samples`` samples."""
     shift, length = settings.frame_shift, settings.frame_length
     if settings.snip_edges:
         return 0 if num_samples < length else 1 + (num_samples - length) // shift
@@ -127,7 +127,7 @@ def _padded(signal: Tensor, count: int, settings: FeatureSettings) -> Tensor:
 
 
 def _compute(raw: Tensor, settings: FeatureSettings, out: Tensor) -> None:
-    """Fill ``out`` (T, F) from frames (T, S): mean off, pre-emphasis with the first sample repeated, window, power."""
+    """Fill ``out`` (T, F) from frames (T, S): subtract the mean, pre-emphasise, window, transform, log."""
     window, banks, cosines = _tables(settings)
     centred = raw - raw.mean(1, keepdim=True)
     size = 1 << (settings.frame_length - 1).bit_length()
@@ -177,7 +177,7 @@ def _mel_banks(settings: FeatureSettings, size: int) -> npt.NDArray[np.float64]:
         empty = int(np.flatnonzero(~banks.any(0))[0])
         raise SettingsError(
             f"features: mel bin {empty} of {settings.num_bins} holds no point of the {size}-point transform; "
-            "take fewer bins or longer frames"
+            "use fewer bins or longer frames"
         )
     return np.asarray(banks)
 
@@ -185,7 +185,7 @@ def _mel_banks(settings: FeatureSettings, size: int) -> npt.NDArray[np.float64]:
 def append_deltas(x: Array, order: int = 2, window: int = 2) -> Array:
     """Append differences over time up to ``order``: (T, F) becomes (T, (order + 1) F).
 
-    Each order is a regression over ``window`` frames either side of the one before; the ends are repeated.
+    Each order is a regression over ``window`` frames on both sides of the order before; end frames are repeated.
     """
     if order == 0 or not len(x):
         return np.concatenate([x] * (order + 1), axis=1)
@@ -205,7 +205,7 @@ def append_deltas(x: Array, order: int = 2, window: int = 2) -> Array:
 
 
 def splice(x: Array, left: int, right: int) -> Array:
-    """Put each frame beside its neighbours: (T, F) becomes (T, (left + 1 + right) F); the ends are repeated."""
+    """Concatenate each frame with its neighbours: (T, F) becomes (T, (left + 1 + right) F); end frames are repeated."""
     rows = np.arange(len(x))[:, None] + np.arange(-left, right + 1)
     spliced: Array = x[rows.clip(0, max(len(x) - 1, 0))].reshape(len(x), (left + 1 + right) * x.shape[1])
     return spliced

@@ -1,8 +1,8 @@
-"""Minibatches of frames, chunks and utterances, by (epoch, index): any learner can take any of them.
+"""Minibatches of frames, chunks and utterances, addressed by (epoch, index), so that any learner can load any of them.
 
-Each class knows, without reading features, how many minibatches an epoch has and how many frames are in each, which is
-what a simulator needs.  Orders depend on (seed, epoch) only.  Features are read from memory-mapped stores and copied
-once, into the minibatch; several may be put side by side (see ``inputs``).
+Each class knows the number of minibatches of an epoch and the frames of each without reading features; the simulator
+needs this.  Orders depend on (seed, epoch) only.  Features are read from memory-mapped stores and copied once, into the
+minibatch; several kinds may be side by side (see ``network_inputs``).
 Legend: B items, T frames, F features, L left and R right context.
 """
 
@@ -28,29 +28,29 @@ from roundelay.speech.features.network_inputs import Inputs
 Ints = npt.NDArray[np.int64]
 
 IGNORED = -100
-"""The target of a frame that is none: cross-entropy leaves it out by default."""
+"""Target of a padding frame; cross-entropy ignores it by default."""
 POOL_FRAMES = 1 << 16
-"""Frames that are shuffled among each other: 11 minutes, or 10 MB at 40 features."""
+"""Frames that are shuffled together: 11 minutes, or 10 MB at 40 features."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Hold one minibatch."""
+    """One minibatch."""
 
     inputs: Tensor
     """(B, (L + 1 + R) F) for frames, (B, L + T + R, F) for chunks, (B, T, F) for utterances; float32."""
     targets: Tensor
     """(B) senones, (B, T) senones with IGNORED beyond the end, or (B, N) labels with 0 beyond the end; int64."""
     frames: int
-    """How many frames count, padding left out."""
+    """Number of frames without padding."""
     lengths: Tensor | None = None
-    """(B) frames of each chunk or utterance that count."""
+    """(B) frames of each chunk or utterance without padding."""
     target_lengths: Tensor | None = None
     """(B) labels of each utterance, for CTC."""
 
 
 class Minibatches(Protocol):
-    """What training and simulation need of the data."""
+    """The part of the data that training and simulation use."""
 
     def __len__(self) -> int:
         """Count the minibatches of an epoch."""
@@ -68,11 +68,11 @@ class Minibatches(Protocol):
 class _Shuffled:
     """Shuffle the items (frames or chunks) of utterances across the corpus, in pools of bounded size.
 
-    An epoch is a random order of the utterances, cut into pools of about ``pool_items`` items, and each pool is a
-    random order of its items.  A last pool of less than a quarter joins the one before: the last minibatches of an
-    epoch would be of a few utterances, and batch norm would remember those when the model is evaluated.
-    Minibatches are consecutive slices.  So an item may meet any other of the corpus in its minibatch, yet what must be
-    remembered is an order of the utterances and a few pools, and reading stays local.
+    An epoch is a random order of the utterances, divided into pools of about ``pool_items`` items.  The items of a pool
+    are in random order, and minibatches are consecutive slices.  A last pool of less than a quarter is joined to the
+    one before: otherwise the last minibatches of an epoch have few utterances, and batch norm keeps their statistics
+    for the evaluation.  So any two items of the corpus can be in one minibatch, but only the order of utterances and a
+    few pools are in memory, and reading stays local.
     """
 
     def __init__(self, items: Ints, size: int, seed: int, pool_items: int, on_pool: Callable[[], None]) -> None:
@@ -92,7 +92,7 @@ class _Shuffled:
         return -(-self.total // self.size)
 
     def _order(self, epoch: int) -> tuple[Ints, Ints, Ints]:
-        """Return the utterances in order, each pool's first utterance and each pool's first item, ends included."""
+        """Return the order of utterances, each pool's first utterance, and each pool's first item, with the ends."""
         order = np.random.default_rng((self._seed, epoch)).permutation(len(self.items))
         ends = np.cumsum(self.items[order])
         last = max(1, int(self.total / self._pool_items + 0.75)) - 1
@@ -130,7 +130,7 @@ class _Shuffled:
 
 
 class _Aligned:
-    """Pair features with targets: the utterances that have both, and rows gathered from their shards."""
+    """Features and targets of the utterances that have both."""
 
     def __init__(self, features: Inputs, targets: ArrayStore) -> None:
         both = [name for name in features.ids if name in targets and features.lengths[features.index(name)]]
@@ -149,21 +149,21 @@ class _Aligned:
             )
 
     def release(self) -> None:
-        """Let go of the pages of the pools before."""
+        """Release the memory pages of earlier pools."""
         self._features.release()
         self._targets.release()
 
     def inputs(self, utterances: Ints, times: Ints) -> Tensor:
-        """Gather the features at ``times`` (B, K) of ``utterances`` (B); times beyond an end mean the end."""
+        """Gather the features at ``times`` (B, K) of ``utterances`` (B); times are clamped to the utterance."""
         return torch.from_numpy(self._features.gather(self._feature_numbers[utterances], times))
 
     def targets(self, utterances: Ints, times: Ints) -> Tensor:
-        """Gather the targets likewise."""
+        """Gather the targets in the same way."""
         return torch.from_numpy(self._targets.gather(self._target_numbers[utterances], times)).long()
 
 
 class FrameMinibatches:
-    """Give single frames with their context, shuffled across the corpus: for networks without memory."""
+    """Single frames with context, shuffled across the corpus: for feed-forward networks."""
 
     def __init__(
         self, features: Inputs, targets: ArrayStore, size: int = 256, *, left: int = 10, right: int = 10,
@@ -182,7 +182,7 @@ class FrameMinibatches:
         return [self._data.names[i] for i in self._order.select(epoch, index)[0]]
 
     def frames(self, epoch: int, index: int) -> int:
-        """Return the frames of a minibatch: all are of one size but the last."""
+        """Return the frames of a minibatch; only the last one is smaller."""
         return min(self._order.size, self._order.total - index * self._order.size)
 
     def load(self, epoch: int, index: int) -> Batch:
@@ -194,9 +194,9 @@ class FrameMinibatches:
 
 
 class ChunkMinibatches:
-    """Give chunks of consecutive frames with context either side, shuffled: for recurrent networks.
+    """Chunks of consecutive frames with context on both sides, shuffled: for recurrent networks.
 
-    An utterance is cut into chunks of ``length`` frames, the last of which may be shorter.  No state is carried between
+    An utterance is cut into chunks of ``length`` frames; the last chunk may be shorter.  No state is kept between
     minibatches; decoding uses the same chunks and context.  At an utterance's ends its first or last frame is repeated.
     """
 
@@ -239,10 +239,10 @@ class ChunkMinibatches:
 
 
 class UtteranceMinibatches:
-    """Give whole utterances of similar length, with their labels: for CTC.
+    """Whole utterances of similar length, with their labels: for CTC.
 
-    Utterances are sorted by length, jittered a little in each epoch so that companions change, cut into minibatches,
-    and the minibatches are shuffled.
+    Utterances are sorted by length, with a little jitter so that minibatches differ between epochs.  They are cut into
+    minibatches, and the minibatches are shuffled.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class UtteranceMinibatches:
 
 
 class Prefetch:
-    """Load minibatches ahead in a thread; iterate over it, in a ``with`` block or to the end."""
+    """Load minibatches ahead in a thread; iterate in a ``with`` block, or to the end."""
 
     def __init__(self, minibatches: Minibatches, which: Iterable[tuple[int, int]], depth: int = 2) -> None:
         self._queue: queue.Queue[Batch | BaseException | None] = queue.Queue(depth)
@@ -312,7 +312,7 @@ class Prefetch:
                 if not self._put(minibatches.load(epoch, index)):
                     return
             self._put(None)
-        except BaseException as error:  # raised again where the minibatch is wanted
+        except BaseException as error:  # raised again in the thread that iterates
             self._put(error)
 
     def _put(self, item: Batch | BaseException | None) -> bool:

@@ -1,6 +1,6 @@
-"""What a network hears: one store of features, or several side by side, with a vector for each utterance if wanted.
+"""Inputs of a network: one store of features or several side by side, optionally with one vector per utterance.
 
-Nothing is written: columns are put together when rows are read, and what is read stays memory-mapped.
+Nothing is written: columns are joined when rows are read from the memory-mapped stores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class Inputs(Protocol):
-    """What minibatches need of features; a ``Store`` has it, and so has ``Combined``."""
+    """The part of a store that minibatches use; ``ArrayStore`` and ``CombinedInputs`` have it."""
 
     folder: Path
     dim: int
@@ -32,7 +32,7 @@ class Inputs(Protocol):
         ...
 
     def __contains__(self, utterance: object) -> bool:
-        """Tell whether there is such an utterance."""
+        """Return whether there is such an utterance."""
         ...
 
     def index(self, utterance: str) -> int:
@@ -49,7 +49,7 @@ class Inputs(Protocol):
 
 
 class CombinedInputs:
-    """Put stores side by side: the columns of each, then the vector of the utterance, the same in every frame."""
+    """Stores side by side: the columns of each, then the utterance's vector, repeated in every frame."""
 
     def __init__(self, stores: Sequence[ArrayStore], vectors: ArrayStore | None = None) -> None:
         if not stores:
@@ -87,7 +87,7 @@ class CombinedInputs:
 
     def gather(self, numbers: Ints, times: Ints) -> Array:
         """Copy the rows at ``times`` (B, K) of utterances (B): (B, K, F)."""
-        # A vector is a store's only row, and times beyond the end mean the end.
+        # An utterance has one row in the store of vectors, and any time beyond the end reads the last row.
         return np.concatenate([store.gather(numbers, times) for store in self._all], axis=2)
 
     def release(self) -> None:

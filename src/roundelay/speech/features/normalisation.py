@@ -1,4 +1,4 @@
-"""Give features mean 0 and variance 1: over a speaker, an utterance, or everything."""
+"""Normalise features to mean 0 and variance 1 over a speaker, an utterance, or all utterances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[np.float32]
 Scope = Literal["speaker", "utterance", "global", "none"]
 SCOPES: tuple[Scope, ...] = ("speaker", "utterance", "global", "none")
 
-_FLOOR = 1e-5  # of the variance: a silent channel stays finite
+_FLOOR = 1e-5  # of the variance, so that a silent channel stays finite
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Moments:
 
 
 def moments_group(scope: Scope, speaker: str) -> str:
-    """Name the group whose moments a speaker's utterances are normalised by."""
+    """Return the name of the group whose moments normalise a speaker's utterances."""
     return speaker if scope == "speaker" else ""
 
 

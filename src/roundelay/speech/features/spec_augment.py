@@ -19,16 +19,16 @@ __all__ = ["SpecAugment", "apply_masks"]
 
 @dataclass(frozen=True)
 class SpecAugment:
-    """How many masks an item gets, and how wide they are at most; a mask's width is drawn from 0 up to that."""
+    """Number of masks per item and their maximum widths; a mask's width is drawn from 0 up to the maximum."""
 
     frequency_masks: int = 0
-    """Masks over bands of the plain features, each the same in all frames of an item."""
+    """Number of masks over bands of the plain features; a mask is the same in all frames of an item."""
     frequency_width: int = 6
-    """Bands that such a mask covers at most."""
+    """Maximum number of bands of a mask."""
     time_masks: int = 0
-    """Masks over frames, of all features but speaker vectors."""
+    """Number of masks over frames, of all features except speaker vectors."""
     time_width: int = 4
-    """Frames that such a mask covers at most."""
+    """Maximum number of frames of a mask."""
 
     def __post_init__(self) -> None:
         for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
@@ -37,9 +37,9 @@ class SpecAugment:
 
 
 def apply_masks(x: Tensor, settings: SpecAugment, bands: int, num_audio: int) -> Tensor:
-    """Mask a copy of (B, T, F) with 0, which is the mean of normalised features.
+    """Return a copy of (B, T, F) masked with 0, the mean of normalised features.
 
-    Frequency masks are over the first ``bands`` features, time masks over the first ``heard``.
+    Frequency masks are over the first ``bands`` features, time masks over the first ``num_audio``.
     """
     rows = _masks(len(x), x.shape[1], settings.time_masks, settings.time_width)
     columns = _masks(len(x), bands, settings.frequency_masks, settings.frequency_width)

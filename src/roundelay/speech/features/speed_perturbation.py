@@ -11,7 +11,7 @@ Array = npt.NDArray[np.float32]
 
 
 def change_speed(samples: Array, factor: float, rate: int) -> Array:
-    """Play samples ``factor`` times as fast, as a tape would: pitch rises with speed."""
+    """Play samples ``factor`` times as fast; pitch rises with speed, as on a tape."""
     if not 0.5 <= factor <= 2.0:
         raise SettingsError(f"speed must be between 0.5 and 2, not {factor:g}")
     if factor == 1.0:
@@ -24,5 +24,5 @@ def change_speed(samples: Array, factor: float, rate: int) -> Array:
 
 
 def copy_name(name: str, factor: float) -> str:
-    """Name the copy of an utterance or speaker: ``sp0.9-NAME``."""
+    """Return the name of the copy of an utterance or speaker: ``sp0.9-NAME``."""
     return name if factor == 1.0 else f"sp{factor:g}-{name}"

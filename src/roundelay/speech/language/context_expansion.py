@@ -1,6 +1,6 @@
-"""Expand phones in context to HMM states, and states to the frames they may last.
+"""Expand phones in context to HMM states, and add the self-loops of states.
 
-The functions here work on plain lists, since small graphs are made for every utterance; ``graph`` turns them into
+The functions work on plain lists, since small graphs are made for every utterance; ``decoding_graph`` turns them into
 transducers.  An arc is (input, output, cost, next state); state 0 is the start; costs are negative natural logarithms.
 """
 
@@ -13,14 +13,14 @@ from typing import Protocol
 Arc = tuple[int, int, float, int]
 SILENCE_INDEX = 0
 DISAMBIGUATION = 1 << 24
-"""Added to disambiguation symbols, so that they are told from senones and triphones."""
+"""Offset of disambiguation symbols, so that they differ from senones and triphones."""
 
 _NO_PHONE = -1
 _BLANK = 1
 
 
 class ContextTree(Protocol):
-    """What a graph needs to know of tied states; phones are indices into the lexicon's list."""
+    """The part of a decision tree that graphs use; phones are indices into the lexicon's list."""
 
     @property
     def num_senones(self) -> int:
@@ -34,7 +34,7 @@ class ContextTree(Protocol):
 
 @dataclass
 class StateNetwork:
-    """Hold a transducer as lists: the arcs of each state, and the cost of ending there."""
+    """A transducer as lists: the arcs of each state, and the costs of final states."""
 
     arcs: list[list[Arc]] = field(default_factory=list)
     finals: dict[int, float] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class StateNetwork:
 
 
 class _Walk:
-    """Number keys as they are met; iteration goes on to those that are met meanwhile."""
+    """Number keys in the order of their first use; iteration includes keys that are added during it."""
 
     def __init__(self, network: StateNetwork, first: tuple[int, ...]) -> None:
         self._network = network
@@ -67,11 +67,11 @@ class _Walk:
         return known
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
-        return iter(self._queue)  # a list's iterator sees what is appended
+        return iter(self._queue)  # the iterator of a list includes items appended during the iteration
 
 
 class PhysicalTriphones:
-    """Number distinct triples of senones: triphones that share all three are one to the graph."""
+    """Numbers of distinct triples of senones: triphones with the same three senones share a number."""
 
     def __init__(self, tree: ContextTree) -> None:
         self._tree = tree
@@ -94,8 +94,8 @@ class PhysicalTriphones:
 def expand_contexts(phones: StateNetwork, num_phones: int, physical: PhysicalTriphones) -> StateNetwork:
     """Replace phones (labels 1 to ``num_phones``) by physical triphones; higher labels are raised by DISAMBIGUATION.
 
-    The walk is over (state, left phone, phone): a phone's label is known once the next phone is, so the graph runs one
-    phone behind, and the last one leaves on an arc to the end.  Beyond the ends there is silence.
+    States are (state, left phone, phone).  The label of a phone is known when the next phone is known, so labels are
+    one phone late, and the last label is on an arc to the end.  Beyond both ends there is silence.
     """
     result = StateNetwork()
     walk = _Walk(result, (0, SILENCE_INDEX, _NO_PHONE))
@@ -119,7 +119,7 @@ def expand_contexts(phones: StateNetwork, num_phones: int, physical: PhysicalTri
 
 
 def expand_states(triphones: StateNetwork, physical: PhysicalTriphones) -> StateNetwork:
-    """Replace each physical triphone by its three senones (label ``senone + 1``); nothing repeats yet."""
+    """Replace each physical triphone by its three senones (label ``senone + 1``), without self-loops."""
     result = StateNetwork([[] for _ in triphones.arcs], dict(triphones.finals))
     for state, arcs in enumerate(triphones.arcs):
         for label, output, cost, target in arcs:
@@ -135,10 +135,10 @@ def expand_states(triphones: StateNetwork, physical: PhysicalTriphones) -> State
 
 
 def add_self_loops(states: StateNetwork) -> StateNetwork:
-    """Let each senone last any number of frames from one on, and turn disambiguation symbols into epsilons.
+    """Add self-loops, so that each senone lasts one or more frames; replace disambiguation symbols by epsilons.
 
-    A state is split by the senone it is entered with, and repeats that one.  No transition probabilities: at equal ones
-    all paths of T frames cost the same.
+    A state is split by the senone on its incoming arc, and its loop repeats that senone.  There are no transition
+    probabilities: with equal ones all paths of T frames cost the same.
     """
     result = StateNetwork()
     walk = _Walk(result, (0, 0))
@@ -157,9 +157,9 @@ def add_self_loops(states: StateNetwork) -> StateNetwork:
 
 
 def add_ctc_blanks(phones: StateNetwork, num_phones: int) -> StateNetwork:
-    """Apply the topology of CTC to phones: output 0 is the blank, which takes silence's index, hence label 1.
+    """Apply the CTC topology to phones: output 0 is the blank; it has the index of silence, so label 1.
 
-    Any phone may repeat; blanks may stand anywhere, and one must stand between two phones that are equal.
+    Any phone may repeat.  Blanks are allowed everywhere, and required between two equal phones.
     """
     result = StateNetwork()
     walk = _Walk(result, (0, _BLANK))

@@ -1,8 +1,8 @@
 """Decoding graphs: language model, lexicon, context and HMM states as one transducer from senones to words.
 
-Input labels are ``senone + 1``, as kaldi-decoder's matrices want them, and output labels word ids.  ``build`` makes the
-graph of a language model, ``linear_graph`` that of one transcript, ``ctc`` and ``ctc_linear`` the same for models
-trained by CTC, whose outputs are phones, with the blank in silence's place.
+Input labels are ``senone + 1``, as kaldi-decoder requires, and output labels are word ids.  ``build_graph`` makes the
+graph of a language model, ``build_linear_graph`` that of one transcript.  ``build_ctc_graph`` and
+``build_linear_ctc_graph`` do the same for CTC models, whose outputs are phones, with the blank in silence's place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LN10 = math.log(10.0)
-_DELTA = 2.0**-14  # to what costs are rounded when states are merged; the default, 2^-10, adds up over a long sentence
+_DELTA = 2.0**-14  # rounding of costs when states are merged; the default, 2^-10, adds up over a long sentence
 
 
 def build_graph(
@@ -95,7 +95,7 @@ def read_graph(path: str | os.PathLike[str]) -> Fst:
     """Read a graph that was written by its ``write`` method."""
     try:
         fst = kaldifst.StdVectorFst.read(os.fspath(path))
-    except (RuntimeError, ValueError, MemoryError):  # which of them is OpenFst's business
+    except (RuntimeError, ValueError, MemoryError):  # OpenFst may raise any of them
         fst = None
     if fst is None or not _leads_somewhere(fst, Path(path).read_bytes()):
         raise DataError(f"{path}: not a graph that can be read")
@@ -103,9 +103,9 @@ def read_graph(path: str | os.PathLike[str]) -> Fst:
 
 
 def _leads_somewhere(fst: Fst, file: bytes) -> bool:
-    """Tell whether every arc ends in a state that exists: searching a damaged graph would end the process.
+    """Return whether every arc ends in an existing state; searching a damaged graph would crash the process.
 
-    The file's own bytes are looked at, since kaldifst gives arcs one by one, 5 microseconds each.
+    This reads the bytes of the file, since kaldifst returns arcs one by one, which takes 5 microseconds each.
     """
     states: int = fst.num_states
     if not 0 <= int(fst.start) < states:
@@ -120,8 +120,8 @@ def _leads_somewhere(fst: Fst, file: bytes) -> bool:
 def _arcs(file: bytes, states: int) -> npt.NDArray[np.int32]:
     """Return input, output, cost (as bits) and target of all arcs in OpenFst's file of a vector transducer.
 
-    A header with two strings in it, then for each state its cost as a float, its number of arcs in eight bytes, and
-    four numbers of four bytes an arc.
+    The file is a header with two strings, then for each state its cost as a float, its number of arcs in eight bytes,
+    and four numbers of four bytes per arc.
     """
     begin = 4
     for _ in range(2):
@@ -196,10 +196,10 @@ def _lexicon_and_grammar(lexicon: Lexicon, model: NgramModel, silence_probabilit
 
 
 def grammar_network(lexicon: Lexicon, model: NgramModel) -> StateNetwork:
-    """Turn a language model into an acceptor of word ids; back-off arcs bear ``#0``, the id after the last word's.
+    """Turn a language model into an acceptor of word ids; back-off arcs have the label ``#0``, the id after all words.
 
-    A sentence begins in the history ``<s>`` and ends by a final cost.  N-grams with a word that the lexicon lacks are
-    left out, and words that the model lacks cannot be recognised: both are logged.
+    A sentence begins in the history ``<s>`` and ends with a final cost.  N-grams with a word that the lexicon lacks are
+    left out, and words that the model lacks cannot be recognised.  Both are logged.
     """
     ids = lexicon.word_ids
     histories = _histories(model)
@@ -225,7 +225,7 @@ def grammar_network(lexicon: Lexicon, model: NgramModel) -> StateNetwork:
 
 
 def _histories(model: NgramModel) -> dict[Ngram, int]:
-    """Give a number to each history that some n-gram continues, beginning with that of a sentence's begin."""
+    """Map the histories of all n-grams to numbers; the history of a sentence's begin is 0."""
     begin: Ngram = (BEGIN,) if model.order > 1 else ()
     numbers: dict[Ngram, int] = {begin: 0}
     numbers.setdefault((), len(numbers))
@@ -235,7 +235,7 @@ def _histories(model: NgramModel) -> dict[Ngram, int]:
 
 
 def _longest(histories: dict[Ngram, int], gram: Ngram) -> int:
-    """Return the state of the longest end of ``gram`` that is a history."""
+    """Return the state of the longest suffix of ``gram`` that is a history."""
     while gram not in histories:
         gram = gram[1:]
     return histories[gram]
@@ -258,8 +258,8 @@ def _some(words: Sequence[str]) -> str:
 def lexicon_network(lexicon: Lexicon, silence_probability: float = 0.5) -> StateNetwork:
     """Turn a lexicon into a transducer from phone ids to word ids, with optional silence before and after each word.
 
-    Homophones and words that begin other words end in ``#1``, ``#2`` ... (ids after the phones), silence in a symbol of
-    its own, and ``#0`` lets the language model back off: without them the result could not be determinised.
+    Homophones and words that are prefixes of others end in ``#1``, ``#2`` ... (ids after the phones), and silence ends
+    in another symbol.  ``#0`` is the language model's back-off.  Without these symbols determinisation is impossible.
     """
     network = StateNetwork()
     start, loop = network.add_state(), network.add_state()
@@ -289,7 +289,7 @@ def lexicon_network(lexicon: Lexicon, silence_probability: float = 0.5) -> State
 
 
 def disambiguate(lexicon: Lexicon) -> dict[tuple[str, Pronunciation], int]:
-    """Give each pronunciation the number of the disambiguation symbol that it needs; 0 is none."""
+    """Return the number of the disambiguation symbol of each pronunciation; 0 if it needs none."""
     entries = [(word, variant) for word in lexicon.words for variant in lexicon[word]]
     same = Counter(variant for _, variant in entries)
     begins = {variant[:n] for variant in same for n in range(1, len(variant))}

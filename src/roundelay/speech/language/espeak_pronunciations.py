@@ -1,4 +1,4 @@
-"""Guess how words are pronounced that no dictionary has, by asking espeak-ng."""
+"""Pronounce words that are in no dictionary with espeak-ng."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PHONES = {
     "A@": "AA R", "o@": "AO R", "O@": "AO R", "i@": "IH R", "i@3": "IH R", "I@": "IH R", "e@": "EH R", "U@": "UH R",
     "aI@": "AY ER", "aI3": "AY ER", "aU@": "AW ER", "A~": "AA N", "O~": "AO N", "E~": "EH N", "y": "UW",
 }  # fmt: skip
-"""espeak-ng's English phonemes in the 39 phones of the CMU dictionary; vowels that it makes in one piece with an r have
-it split off, and reduced ones are AH."""
+"""espeak-ng's English phonemes as phones of the CMU dictionary; an r inside a vowel becomes a separate phone, and
+reduced vowels become AH."""
 
 
 class EspeakPronouncer:
-    """Pronounce words as espeak-ng says them, in American English and the CMU dictionary's phones.
+    """Pronounce words with espeak-ng, in American English and the CMU dictionary's phones.
 
-    ``phones`` are those of the lexicon at hand: a phone it lacks is written in its case where it has the other.
+    ``phones`` are those of the lexicon; if it has a phone in lower case, this spelling is used.
     """
 
     def __init__(self, phones: Iterable[str] = ()) -> None:
@@ -37,7 +37,7 @@ class EspeakPronouncer:
         self._lower = {phone.upper(): phone for phone in phones if phone != phone.upper()}
 
     def __call__(self, word: str) -> list[Pronunciation]:
-        """Return one pronunciation, or none where espeak-ng says nothing, or something that is not English."""
+        """Return one pronunciation, or none if espeak-ng says nothing or a sound that is not English."""
         found: list[str] = []
         for _, symbol in self._espeak.say(_VOICE, word.lower()).phonemes:
             bare = symbol.lstrip(_STRESS)

@@ -27,12 +27,12 @@ _RESERVED = {"<eps>", "<s>", "</s>", "#0"}
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Hold the pronunciations of every word, and the phones they are made of."""
+    """The pronunciations of every word, and the phones in them."""
 
     pronunciations: dict[str, list[Pronunciation]]
     silence: str = SILENCE
     unknown: tuple[str, ...] = field(default=())
-    """Words whose pronunciation was guessed, as they were in no dictionary."""
+    """Words whose pronunciation was guessed, since they are in no dictionary."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -109,8 +109,8 @@ def read_pronunciations(
 ) -> dict[str, list[Pronunciation]]:
     """Read the pronunciations of all words, or of ``only`` some (a word's other cases count as the word).
 
-    Understood are Kaldi's lexicon.txt and lexiconp.txt (a probability after each word, which is dropped) and the CMU
-    dictionary: ``;;;`` and ``# `` comments, ``WORD(2)`` variants, stress marks, which are taken off.
+    Formats are Kaldi's lexicon.txt and lexiconp.txt (its probabilities are ignored) and the CMU dictionary (``;;;`` and
+    ``# `` comments, ``WORD(2)`` variants, and stress marks, which are removed).
     """
     wanted = None if only is None else {word.casefold(): word for word in only}
     result: dict[str, list[Pronunciation]] = {}
@@ -150,12 +150,12 @@ def _lines(path: str | os.PathLike[str]) -> list[tuple[int, list[str]]]:
 
 
 def _weighted(lines: Sequence[tuple[int, list[str]]]) -> bool:
-    """Tell whether every word is followed by a probability, as in Kaldi's lexiconp.txt."""
+    """Return whether every word is followed by a probability, as in Kaldi's lexiconp.txt."""
     return bool(lines) and all(len(fields) > 2 and _NUMBER.match(fields[1]) for _, fields in lines)
 
 
 def _plain(phone: str) -> str:
-    """Take the stress off a vowel: AH0 becomes AH."""
+    """Remove the stress of a vowel: AH0 becomes AH."""
     match = _STRESSED.match(phone)
     return match.group(1) if match else phone
 
@@ -165,7 +165,7 @@ def complete_lexicon(
 ) -> Lexicon:
     """Make a lexicon of all ``known`` words and all ``words``; ``guess`` pronounces those that are not known.
 
-    No word vanishes: without ``guess``, or where it has nothing to say, the words are named in the error.
+    No word is dropped silently: without ``guess``, or if it returns nothing, an error names the words.
     """
     unknown = sorted(set(words) - known.keys())
     entries = dict(known)
@@ -180,9 +180,9 @@ def complete_lexicon(
 
 
 def guess_graphemes(word: str) -> list[Pronunciation]:
-    """Guess a word's pronunciation by its letters; other signs are left out.
+    """Use a word's letters and digits as its pronunciation; other characters are left out.
 
-    Letters are marked (``_a``), lest the letter B be taken for the phone B of a dictionary.
+    Letters have a prefix (``_a``), so that the letter B differs from a dictionary's phone B.
     """
     letters = tuple(f"_{sign}" for sign in word.lower() if sign.isalnum())
     return [letters] if letters else []

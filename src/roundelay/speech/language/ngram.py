@@ -1,7 +1,7 @@
-"""N-gram language models: counted, smoothed, written and read as ARPA files, and measured.
+"""N-gram language models: count, smooth, write and read ARPA files, and measure perplexity.
 
-Interpolated models are kept in back-off form: a listed n-gram has its interpolated probability, any other word that of
-the shorter history times the history's back-off weight.  Logarithms are to base 10, as in ARPA files.
+Interpolated models are stored in back-off form: a listed n-gram has its interpolated probability, any other word that
+of the shorter history times the history's back-off weight.  Logarithms are to base 10, as in ARPA files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEVER = -99.0  # log10 of a probability that is zero, as SRILM writes it
 
 @dataclass(frozen=True)
 class NgramModel:
-    """Hold log10 probabilities by n-gram and log10 back-off weights by history."""
+    """Log10 probabilities by n-gram and log10 back-off weights by history."""
 
     order: int
     logprobs: dict[Ngram, float]
@@ -60,13 +60,13 @@ class NgramModel:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Say how well a model predicts sentences."""
+    """How well a model predicts sentences."""
 
     perplexity: float
     num_sentences: int
     num_words: int
     num_unknown: int
-    """Words outside the vocabulary: neither predicted nor counted, and forgotten as history."""
+    """Words outside the vocabulary: they are not predicted, not counted, and not used as history."""
 
 
 def perplexity(model: NgramModel, sentences: Iterable[Sequence[str]]) -> Perplexity:
@@ -93,7 +93,7 @@ Counts = list[Counter[Ngram]]
 """Occurrences by n-gram; the n-grams of length n are in entry n - 1."""
 
 _Rule = Callable[[Counter[str]], tuple[dict[str, float], float, float]]
-"""From the counts after a history: what is kept of each, their denominator, and the share passed on."""
+"""From the counts after a history: the discounted counts, their denominator, and the mass for shorter histories."""
 
 
 def count(sentences: Iterable[Sequence[str]], order: int) -> Counts:
@@ -105,7 +105,7 @@ def count(sentences: Iterable[Sequence[str]], order: int) -> Counts:
         words = (BEGIN, *sentence, END)
         for n in range(1, order + 1):
             counts[n - 1].update(words[i : i + n] for i in range(len(words) - n + 1))
-    counts[0].pop((BEGIN,), None)  # it is never predicted
+    counts[0].pop((BEGIN,), None)  # a sentence's begin is never predicted
     return counts
 
 
@@ -120,7 +120,7 @@ def witten_bell(counts: Counts, vocabulary: Iterable[str]) -> NgramModel:
     """Smooth by Witten and Bell's rule, interpolated.
 
     P(w|h) = (c(h w) + T(h) P(w|h')) / (c(h) + T(h)), where T(h) is the number of different words after h and h' is h
-    without its first word; below the unigrams stands the uniform distribution over the vocabulary.
+    without its first word; below the unigrams is the uniform distribution over the vocabulary.
     (Witten and Bell 1991, method C; as interpolation in Chen and Goodman 1998, section 2.5.)
     """
 
@@ -134,9 +134,9 @@ def witten_bell(counts: Counts, vocabulary: Iterable[str]) -> NgramModel:
 def kneser_ney(counts: Counts, vocabulary: Iterable[str]) -> NgramModel:
     """Smooth by modified Kneser-Ney, interpolated.
 
-    Below the highest order an n-gram counts as often as different words precede it (n-grams that begin a sentence keep
-    their own counts); from every count one of three discounts is taken, by whether it is 1, 2 or more, and given to the
-    shorter history.  (Chen and Goodman 1998, section 3; discounts by their equation 26.)
+    Below the highest order, the count of an n-gram is the number of different words before it (n-grams that begin a
+    sentence keep their own counts).  One of three discounts, for counts 1, 2 and more, is subtracted from every count
+    and given to the shorter history.  (Chen and Goodman 1998, section 3; discounts by their equation 26.)
     """
     adjusted = _continuations(counts)
     return _interpolated(adjusted, vocabulary, [_discounting(_steps(table)) for table in adjusted])
@@ -158,13 +158,13 @@ def _continuations(counts: Counts) -> Counts:
         for gram in counts[n]:
             table[gram[1:]] += 1
         for gram, c in counts[n - 1].items():
-            if gram[0] == BEGIN:  # nothing ever precedes it
+            if gram[0] == BEGIN:  # no word precedes it
                 table[gram] = c
     return [*adjusted, counts[-1]]
 
 
 def _steps(table: Counter[Ngram]) -> tuple[float, float, float]:
-    """Estimate the discounts of counts 1, 2 and more; where data are too few for three, take a single one."""
+    """Estimate the discounts of counts 1, 2 and more; with too few data use the same discount for all three."""
     spectrum = Counter(min(c, 5) for c in table.values())
     n1, n2, n3, n4 = (spectrum[c] for c in (1, 2, 3, 4))
     if not n1 or not n2:
@@ -225,7 +225,7 @@ def write_arpa(model: NgramModel, path: str | os.PathLike[str]) -> None:
 
 
 def read_arpa(path: str | os.PathLike[str]) -> NgramModel:
-    r"""Read an ARPA file; whatever stands before its line ``\data\`` is prose, even if it looks like n-grams."""
+    r"""Read an ARPA file; all lines before ``\data\`` are comments, even if they look like n-grams."""
     declared: dict[int, int] = {}
     found: Counter[int] = Counter()
     logprobs: dict[Ngram, float] = {}
@@ -234,7 +234,7 @@ def read_arpa(path: str | os.PathLike[str]) -> NgramModel:
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in _arpa_body(file):
             if "\ufffd" in line:
-                raise DataError(f"{path}:{number}: not UTF-8 text; convert it first, with iconv say")
+                raise DataError(f"{path}:{number}: not UTF-8 text; convert it, for example with iconv")
             if line == "\\end\\":
                 ended = True
                 break
@@ -246,10 +246,10 @@ def read_arpa(path: str | os.PathLike[str]) -> NgramModel:
                 _arpa_entry(f"{path}:{number}", line, order, logprobs, backoffs)
                 found[order] += 1
     if not declared or not ended:
-        raise DataError(f"{path}: not a whole ARPA file; it needs lines \\data\\ and \\end\\")
+        raise DataError(f"{path}: not a complete ARPA file; it needs lines \\data\\ and \\end\\")
     for n, expected in declared.items():
         if found[n] != expected:
-            raise DataError(f"{path}: {expected} {n}-grams are declared and {found[n]} are there")
+            raise DataError(f"{path}: {expected} {n}-grams are declared, but {found[n]} were found")
     return NgramModel(max(declared), logprobs, backoffs)
 
 
@@ -266,11 +266,11 @@ def _arpa_body(file: Iterable[str]) -> Iterator[tuple[int, str]]:
 def _arpa_entry(where: str, line: str, order: int, logprobs: dict[Ngram, float], backoffs: dict[Ngram, float]) -> None:
     fields = line.split()
     if order < 1 or len(fields) not in (order + 1, order + 2):
-        raise DataError(f"{where}: expected log10 probability, {order} words and perhaps a back-off weight")
+        raise DataError(f"{where}: expected log10 probability, {order} words and optionally a back-off weight")
     try:
         gram = tuple(fields[1 : order + 1])
         logprobs[gram] = float(fields[0])
         if len(fields) == order + 2:
             backoffs[gram] = float(fields[-1])
     except ValueError:
-        raise DataError(f"{where}: {line!r} has something else than a number where one must be") from None
+        raise DataError(f"{where}: expected a number in {line!r}") from None
