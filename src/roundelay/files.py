@@ -1,4 +1,8 @@
-"""Files that are whole or not there: written beside their place, flushed to the disk, then renamed."""
+"""The one way to write files: to a temporary file first, which then replaces the old file in one move.
+
+A file is complete or unchanged, also if the process is killed or the disk is full.  `write_bytes` raises a plain
+`OSError`, so that a checkpoint can be tried again; the others raise a `DataError` that names the file.
+"""
 
 from __future__ import annotations
 
@@ -6,62 +10,86 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from roundelay.errors import DataError
 
+__all__ = [
+    "data_errors",
+    "digest",
+    "file_digest",
+    "flush",
+    "read_json",
+    "replacing",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
+
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a path to write to; it takes the place of ``path`` if nothing was raised."""
-    path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    os.close(handle)
-    partial = Path(name)
-    try:
-        with naming(path):
-            yield partial
-            flush(partial)
-            partial.chmod(0o644)
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Give a temporary path to write to; it replaces ``path`` unless an error is raised."""
+    with data_errors(path), _replacing(Path(path)) as temporary:
+        yield temporary
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, complete or not at all; an `OSError` is raised as it is."""
+    with _replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file in UTF-8, complete or not at all."""
+    with data_errors(path):
+        write_bytes(Path(path), text.encode("utf-8"))
+
+
+def write_json(path: str | os.PathLike[str], value: Any, *, sort_keys: bool = True) -> None:
+    """Write a JSON file, complete or not at all."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=sort_keys, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file in an error of the operating system that does not, such as a full disk."""
+def _replacing(path: Path) -> Iterator[Path]:
+    # the process's number in the name lets checkpoints find what a killed process has left
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        flush(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # a full disk names no file
+            error.filename = str(path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    flush(path.parent)
+
+
+@contextlib.contextmanager
+def data_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise a `DataError` that names ``path`` for an error of the operating system with this file."""
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.strerror:
+        if error.strerror and error.filename in (None, str(path)):
             raise DataError(
-                f"{path}: {error.strerror}; what is half-written does not count, so free some space and go on"
+                f"{path}: cannot be written: {error.strerror}; fix this and run the same command again"
             ) from error
         raise
 
 
 def flush(path: Path) -> None:
-    """Wait until the file is on the disk."""
+    """Wait until the file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
-
-
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a JSON file, whole or not at all."""
-    write_text(path, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

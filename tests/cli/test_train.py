@@ -123,7 +123,7 @@ def test_a_port_in_use(tiny: str, tmp_path: Path) -> None:
 def test_a_folder_in_use_is_left_alone(tiny: str, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("data")
     done = call("train", tiny, "--out", str(tmp_path), "--on", "simulator")
-    assert (done.returncode, "exists already" in done.stderr) == (2, True)
+    assert (done.returncode, "already exists" in done.stderr) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 

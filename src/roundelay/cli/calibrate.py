@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from roundelay import config
+from roundelay.files import write_text
 from roundelay.planning.assumptions import say_bytes, say_seconds
 from roundelay.planning.calibration import Calibration, calibrate
-from roundelay.runs.run_folder import write_atomically
 
 __all__ = ["command"]
 
@@ -43,7 +43,7 @@ def command(run: Path, out: Path | None, trace: int, *, as_json: bool) -> None:
     found = calibrate(run, trace=trace)
     text = _toml(found, run)
     if out is not None:
-        write_atomically(out, text.encode())
+        write_text(out, text)
     if as_json:
         click.echo(json.dumps(_plain(found) | {"out": str(out) if out is not None else None}))
         return

@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from roundelay.errors import SettingsError
-from roundelay.runs.run_folder import write_atomically
+from roundelay.files import write_text
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import TOPOLOGIES, find_topology
 from roundelay.theory.consensus import Consensus, consensus, curve, noise_gain, pairwise
@@ -88,7 +88,7 @@ def command(names: Sequence[str], sizes: Sequence[int], **options: Any) -> None:
     rows = [_row(name, size, options, problem) for name, size in watched]
     curves = {_title(row.consensus, several=len(sizes) > 1): row.curve for row in rows}
     if options["picture"] is not None:
-        write_atomically(options["picture"], svg(curves, title="Distance from consensus, mixing alone").encode())
+        write_text(options["picture"], svg(curves, title="Distance from consensus, mixing alone"))
     if options["as_json"]:
         print(json.dumps({"topologies": [row.plain() for row in rows], "assumptions": ASSUMPTIONS}))
     else:

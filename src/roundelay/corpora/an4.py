@@ -18,7 +18,8 @@ from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus, Download
 from roundelay.corpora.splits import divide_by_speaker, write_splits
 from roundelay.errors import DataError
-from roundelay.formats.text_tables import read_lines, write_text
+from roundelay.files import write_text
+from roundelay.formats.text_tables import read_lines
 
 _TRANSCRIPT = re.compile(r"^(.*)\(([^()\s]+)\)$")
 _SUFFIXES = (".sph", ".wav", ".flac")

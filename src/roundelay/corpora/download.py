@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from roundelay.corpora.importer import Download
 from roundelay.errors import DataError
-from roundelay.formats.text_tables import write_text
+from roundelay.files import write_text
 
 LOCK = "fetched.json"
 ATTEMPTS = 4

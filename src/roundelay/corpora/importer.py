@@ -9,7 +9,7 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import find_splits
 from roundelay.errors import DataError
-from roundelay.formats.text_tables import write_text
+from roundelay.files import write_text
 
 MARKER = "corpus.json"
 _STARTED = ".importing.json"

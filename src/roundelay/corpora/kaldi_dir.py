@@ -14,9 +14,10 @@ from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.corpora.importer import Corpus
 from roundelay.corpora.splits import divide_by_speaker, split_name, write_splits
 from roundelay.errors import DataError
+from roundelay.files import write_text
 from roundelay.formats.alignment_files import read_ali
 from roundelay.formats.kaldi_archives import Floats, Integers, read_matrix_at, read_scp
-from roundelay.formats.text_tables import read_lines, write_table, write_text
+from roundelay.formats.text_tables import read_lines, write_table
 
 
 def import_splits(source: Path, out: Path) -> None:

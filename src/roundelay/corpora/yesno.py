@@ -14,7 +14,7 @@ from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus, Download
 from roundelay.corpora.splits import write_splits
 from roundelay.errors import DataError
-from roundelay.formats.text_tables import write_text
+from roundelay.files import write_text
 
 _NAME = re.compile(r"^[01](_[01])*$")
 

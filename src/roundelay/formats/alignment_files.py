@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roundelay.errors import DataError
+from roundelay.files import write_text
 from roundelay.formats.kaldi_archives import Integers, read_integers
-from roundelay.formats.text_tables import read_lines, write_text
+from roundelay.formats.text_tables import read_lines
 
 HTK_UNITS = 10_000_000
 """HTK counts in units of 100 ns."""

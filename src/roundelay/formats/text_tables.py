@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from roundelay.errors import DataError
+from roundelay.files import write_text
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -42,33 +41,5 @@ def read_numbered(path: Path) -> dict[str, tuple[str, int]]:
 
 
 def write_table(path: Path, rows: Iterable[tuple[str, str]]) -> None:
-    """Write ``key value`` lines, sorted as in the C locale, atomically."""
+    """Write ``key value`` lines sorted by key, as the C locale sorts them."""
     write_text(path, "".join(f"{key} {value}\n" for key, value in sorted(rows)))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically; an error such as a full disk names it."""
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from roundelay.errors import MissingExtra, SettingsError
+from roundelay.files import replacing
 from roundelay.report.figure_spec import Bar, Figure, Series
 
 __all__ = ["FORMATS", "draw", "draw_all"]
@@ -88,9 +88,8 @@ def draw(figure: Figure, strategies: Sequence[str], folder: Path, formats: Seque
         _legend(canvas, figure)
         for name in formats:
             path = folder / f"{figure.name}.{name}"
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            canvas.savefig(temporary, format=name, metadata=None if name == "png" else {_dated(name): None})
-            temporary.replace(path)
+            with replacing(path) as temporary:
+                canvas.savefig(temporary, format=name, metadata=None if name == "png" else {_dated(name): None})
             written.append(path)
     return written
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import SettingsError
+from roundelay.files import write_text
 from roundelay.report import event_tables as happenings
 from roundelay.report import learning_figures as learning
 from roundelay.report import speed_figures as speeds
@@ -20,7 +21,6 @@ from roundelay.report.html_page import Section, render
 from roundelay.report.report_data import ReportData
 from roundelay.report.run_summary import run_names, summarise_runs
 from roundelay.runs.history import read_details
-from roundelay.runs.run_folder import write_atomically
 from roundelay.study.schema import Target
 from roundelay.study.summary import summarise_study
 
@@ -57,15 +57,15 @@ def write_report(
     every = [figure for section in sections for figure in section.figures]
     listed = [table for section in sections for table in section.tables]
     for table in listed:
-        write_atomically(beside / f"{table.name}.csv", tables.to_csv(table).encode())
+        write_text(beside / f"{table.name}.csv", tables.to_csv(table))
     whole = {"summary": board.summary, "figures": [figure.plain() for figure in every]}
-    write_atomically(out / "report.json", (json.dumps(clean(whole), separators=(",", ":")) + "\n").encode())
+    write_text(out / "report.json", json.dumps(clean(whole), separators=(",", ":")) + "\n")
     if figures:
         from roundelay.report.paper_figures import draw_all
 
         draw_all(every, board.strategies, beside, figures, watch)
     page = out / "report.html"
-    write_atomically(page, render(board, sections, inside.timelines(board)).encode())
+    write_text(page, render(board, sections, inside.timelines(board)))
     _log.debug("%s: %d figures, %d tables", page, len(every), len(listed))
     return page
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import DataError
+from roundelay.files import write_text
 from roundelay.runs.record import KINDS
-from roundelay.runs.run_folder import write_atomically
 
 __all__ = ["read_record", "write_trace"]
 
@@ -45,4 +45,4 @@ def write_trace(record: Path, trace: Path) -> None:
              "dur": line["seconds"] * 1e6, "args": more}
         )  # fmt: skip
     names = [{"name": "process_name", "ph": "M", "pid": row, "args": {"name": member}} for member, row in rows.items()]
-    write_atomically(trace, json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}).encode())
+    write_text(trace, json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}))

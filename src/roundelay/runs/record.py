@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from roundelay.errors import CheckpointError
-from roundelay.runs.run_folder import write_atomically
+from roundelay.files import write_bytes
 
 __all__ = ["KINDS", "Kind", "Record", "merge_records"]
 
@@ -135,6 +135,6 @@ def merge_records(folder: Path, *, keep: bool = False) -> None:
                 continue
     timed.sort(key=lambda pair: pair[0])
     before = whole.read_text(encoding="utf-8") if whole.exists() and not keep else ""
-    write_atomically(whole, (before + "".join(line + "\n" for _, line in timed)).encode())
+    write_bytes(whole, (before + "".join(line + "\n" for _, line in timed)).encode())
     for part in parts if not keep else []:
         part.unlink()

@@ -1,10 +1,8 @@
-"""A run is a folder: resolved settings, what ran it, the record, and the consensus model."""
+"""The folder of a run: resolved settings, versions, the record, and the consensus model."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -13,29 +11,12 @@ from typing import TYPE_CHECKING, Any
 from roundelay import config
 from roundelay._version import __version__
 from roundelay.errors import SettingsError
+from roundelay.files import write_bytes, write_json, write_text
 
-if TYPE_CHECKING:  # torch takes seconds to import, and those who only read runs need none
+if TYPE_CHECKING:  # torch takes seconds to import, and readers of runs need none
     from torch import nn
 
-__all__ = ["RunFolder", "versions", "write_atomically"]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file or none: a temporary file, synced, takes the place of ``path``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+__all__ = ["RunFolder", "versions"]
 
 
 class RunFolder:
@@ -51,7 +32,7 @@ class RunFolder:
 
     @property
     def record(self) -> Path:
-        """What happened, a JSON object a line."""
+        """The record, one JSON object per line."""
         return self.path / "record.jsonl"
 
     @property
@@ -60,47 +41,47 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def create(self, settings: Any, about: dict[str, Any]) -> None:
-        """Make the folder, which must be new or empty, with its settings and what runs it."""
+        """Create the folder, which must be new or empty, with its settings and description."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            resume = f"'roundelay resume {self.path}' goes on with it, or " if self.settings.exists() else ""
-            raise SettingsError(f"{self.path}: exists already; {resume}give --out a new folder")
+            resume = f"run 'roundelay resume {self.path}' or " if self.settings.exists() else ""
+            raise SettingsError(f"{self.path} already exists: {resume}give a new --out")
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.settings, config.dump(settings).encode())
+        write_text(self.settings, config.dump(settings))
         self.describe(about)
 
     def describe(self, about: dict[str, Any]) -> None:
-        """Say what runs it, and with which versions."""
-        write_atomically(self.path / "run.json", json.dumps(about | versions(), indent=2).encode() + b"\n")
+        """Write what runs it, and with which versions."""
+        write_json(self.path / "run.json", about | versions(), sort_keys=False)
 
     def revise(self, settings: Any, about: dict[str, Any]) -> None:
-        """Write changed settings, where a run goes on in another way."""
-        write_atomically(self.settings, config.dump(settings).encode())
-        write_atomically(self.path / "run.json", json.dumps(about, indent=2).encode() + b"\n")
+        """Write changed settings, if a run continues in another way."""
+        write_text(self.settings, config.dump(settings))
+        write_json(self.path / "run.json", about, sort_keys=False)
 
     def discard(self) -> None:
-        """Take back what `create` has written, if nothing was added since: the run has not begun."""
+        """Remove what `create` has written, if nothing was added since: the run has not started."""
         if {path.name for path in self.path.iterdir()} <= {self.settings.name, "run.json", "record.jsonl"}:
             for path in self.path.iterdir():
                 path.unlink()
             self.path.rmdir()
 
     def save_model(self, module: nn.Module, about: dict[str, Any]) -> None:
-        """Write the model and its description, each whole or not at all."""
+        """Write the model and its description."""
         from safetensors.torch import save
 
         tensors = {name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}
         data = save(tensors)
-        write_atomically(self.model, data)
+        write_bytes(self.model, data)
         description = about | {
             "tensors": {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()},
             "parameters": sum(p.numel() for p in module.parameters()),
             "sha256": hashlib.sha256(data).hexdigest(),
         }
-        write_atomically(self.path / "model.json", json.dumps(description, indent=2).encode() + b"\n")
+        write_json(self.path / "model.json", description, sort_keys=False)
 
 
 def versions() -> dict[str, str]:
-    """Say what code runs, so that a result can be had again."""
+    """Return the versions of the code, so that a result can be reproduced."""
     import torch
 
     said = {"roundelay": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from roundelay.errors import NumericalError, RoundelayError
-from roundelay.runs.run_folder import write_atomically
+from roundelay.files import write_json
 
 __all__ = ["compute", "conclude", "main"]
 
@@ -53,7 +53,7 @@ def conclude(job: Job, outcome: Outcome) -> Outcome:
     run.mkdir(parents=True, exist_ok=True)
     nothing: Outcome = {"status": "done", "error": "", "scores": {}, "seconds": None, "wer": None}
     whole: Outcome = job["cell"] | nothing | outcome | {"digest": job["digest"]}
-    write_atomically(run / "cell.json", json.dumps(whole, indent=2).encode() + b"\n")
+    write_json(run / "cell.json", whole, sort_keys=False)
     return whole
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import CheckpointError, SettingsError
+from roundelay.files import write_json, write_text
 from roundelay.runs.reader import read_object
-from roundelay.runs.run_folder import versions, write_atomically
+from roundelay.runs.run_folder import versions
 from roundelay.study.definition import Study
 from roundelay.study.matrix import Matrix, PlannedCell, describe
 from roundelay.study.statistics import LAST
@@ -42,7 +42,7 @@ class StudyFolder:
                 raise SettingsError(f"{self.path}: not a study's folder ({others[0]} is there); give --out a new one")
         (self.path / "settings").mkdir(parents=True, exist_ok=True)
         (self.path / "runs").mkdir(exist_ok=True)
-        write_atomically(self.path / "study.toml", config.dump(study).encode())
+        write_text(self.path / "study.toml", config.dump(study))
         about: dict[str, Any] = {
             "title": study.title,
             "target": config.plain(study.target),
@@ -53,7 +53,7 @@ class StudyFolder:
             "strategies": list(dict.fromkeys(cell.strategy for cell in matrix.cells)),
             "cells": [describe(cell) for cell in [*matrix.trials, *matrix.cells]],
         }
-        write_atomically(self.path / "study.json", json.dumps(about | versions(), indent=1).encode() + b"\n")
+        write_json(self.path / "study.json", about | versions(), sort_keys=False)
 
     def outcome(self, cell: PlannedCell) -> dict[str, Any] | None:
         """Return what came of a cell with just these settings, if it was computed."""
@@ -68,7 +68,7 @@ class StudyFolder:
     def job(self, cell: PlannedCell, study: Study) -> dict[str, Any]:
         """Write the settings of a cell and say all that a worker needs to know."""
         settings = self.path / "settings" / f"{cell.name}.toml"
-        write_atomically(settings, config.dump(cell.settings).encode())
+        write_text(settings, config.dump(cell.settings))
         decode = config.plain(study.decode) if study.decode is not None and not cell.trial else None
         return {
             "settings": str(settings),

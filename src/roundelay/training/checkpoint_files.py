@@ -29,7 +29,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from roundelay.errors import CheckpointError, SettingsError
-from roundelay.runs.run_folder import write_atomically
+from roundelay.files import write_bytes
 
 __all__ = ["CheckpointSettings", "Checkpoints", "RankState", "Saver", "choose"]
 
@@ -107,7 +107,7 @@ class Checkpoints:
             folder.mkdir(exist_ok=True)
         stem = self._stem(snapshot.position, snapshot.rank)
         data = save(snapshot.tensors)
-        write_atomically(stem.with_suffix(".safetensors"), data)
+        write_bytes(stem.with_suffix(".safetensors"), data)
         body = {
             "format": FORMAT,
             "position": snapshot.position,
@@ -117,7 +117,7 @@ class Checkpoints:
             "state": snapshot.state,
             "tensors": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         }
-        write_atomically(stem.with_suffix(".json"), _seal(body))
+        write_bytes(stem.with_suffix(".json"), _seal(body))
 
     def read(self, position: int, rank: int) -> RankState:
         """Read a part; a `CheckpointError` says what is wrong with one that is damaged."""

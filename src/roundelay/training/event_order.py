@@ -15,8 +15,8 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import DataError
+from roundelay.files import write_bytes
 from roundelay.learner import Learner
-from roundelay.runs.run_folder import write_atomically
 from roundelay.strategy import Strategy
 from roundelay.training.communicator_wrapper import WrappedCommunicator
 
@@ -59,7 +59,7 @@ class RecordedOrder:
 
     def save(self, path: Path) -> None:
         """Write all of it to a file."""
-        write_atomically(path, " ".join(self.tokens).encode() + b"\n")
+        write_bytes(path, " ".join(self.tokens).encode() + b"\n")
 
 
 def read_order(path: Path) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -19,8 +18,9 @@ from torch import Tensor, nn
 
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, NumericalError, SettingsError
+from roundelay.files import write_bytes, write_json
 from roundelay.learner import Learner
-from roundelay.runs.run_folder import RunFolder, write_atomically
+from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task, seed_minibatch
@@ -388,8 +388,8 @@ class JoinedLearner:
                     "learners": self.num_learners,
                     "sha256": hashlib.sha256(data).hexdigest(),
                 }
-                write_atomically(path, data)
-                write_atomically(path.with_suffix(".json"), json.dumps(about, indent=2).encode() + b"\n")
+                write_bytes(path, data)
+                write_json(path.with_suffix(".json"), about, sort_keys=False)
         self._runtime.run(_any(self._training.world))
 
     def close(self) -> None:

@@ -35,7 +35,8 @@ from roundelay.corpora.importer import Corpus
 from roundelay.corpora.synthetic import script
 from roundelay.corpora.synthetic.script import ScriptShard
 from roundelay.errors import DataError, MissingExtra, SettingsError
-from roundelay.formats.text_tables import write_table, write_text
+from roundelay.files import write_text
+from roundelay.formats.text_tables import write_table
 
 FORMAT = 1
 """Increased when the same seed gives other bytes than before."""

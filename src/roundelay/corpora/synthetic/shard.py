@@ -24,7 +24,7 @@ from roundelay.corpora.synthetic.espeak_phones import SILENCE, Phone, list_phone
 from roundelay.corpora.synthetic.script import ScriptShard, Take
 from roundelay.corpora.synthetic.stop_closures import move_closures
 from roundelay.errors import DataError, MissingExtra, RoundelayError
-from roundelay.formats.text_tables import write_text
+from roundelay.files import write_text
 
 RATE = 16000
 CLEAN_SNR = 45.0

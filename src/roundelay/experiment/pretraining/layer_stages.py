@@ -24,8 +24,8 @@ from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment.pretraining.layer_tasks import RBMTask, Shallow, chain_of, inputs_of
 from roundelay.experiment.pretraining.rbm import RBM
 from roundelay.experiment.pretraining.rbm_momentum import GuardedMomentum, MomentumRamp
+from roundelay.files import write_bytes, write_json
 from roundelay.runs.record import Record
-from roundelay.runs.run_folder import write_atomically
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job, start_with
@@ -239,8 +239,8 @@ class Pretraining:
     def save(self, folder: Path, about: dict[str, Any]) -> None:
         """Write what is done so far, whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "model.safetensors", save({name: x.contiguous() for name, x in self.done.items()}))
-        write_atomically(folder / "model.json", json.dumps(about, indent=2).encode() + b"\n")
+        write_bytes(folder / "model.safetensors", save({name: x.contiguous() for name, x in self.done.items()}))
+        write_json(folder / "model.json", about, sort_keys=False)
 
 
 def stages_done(folder: Path) -> tuple[int, int]:

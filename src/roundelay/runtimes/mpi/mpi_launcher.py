@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from roundelay.errors import CommunicationError, MissingExtra, RoundelayError, SettingsError
+from roundelay.files import write_bytes
 from roundelay.runs.record import merge_records
-from roundelay.runs.run_folder import write_atomically
 from roundelay.runtimes.mpi import mpi_runtime as mpi
 from roundelay.runtimes.processes.launcher import rebuild
 from roundelay.runtimes.processes.learner_process import find_entry
@@ -226,7 +226,7 @@ class _Rank:
             message = _one_line(error, member)
             if job is not None:
                 told = {"type": type(error).__name__, "message": message, "traceback": traceback.format_exc()}
-                write_atomically(job / f"error-{rank}.json", json.dumps(told).encode())
+                write_bytes(job / f"error-{rank}.json", json.dumps(told).encode())
             else:
                 sys.stderr.write(f"roundelay: {message}\n")
             mpi.end_all(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2)
@@ -264,7 +264,7 @@ def main() -> None:
         runtime = rank.runtime = mpi.runtime(folder, spans=told["spans"], slow=slow)
         function: Any = find_entry(told["entry"])
         result = function(runtime, told["settings"])
-        write_atomically(job / f"result-{runtime.rank}.json", json.dumps(result).encode())
+        write_bytes(job / f"result-{runtime.rank}.json", json.dumps(result).encode())
         runtime.finish()
 
 

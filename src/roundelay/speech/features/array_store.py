@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.errors import DataError
-from roundelay.files import flush, naming, read_json, write_json
+from roundelay.files import data_errors, flush, read_json, write_json
 
 Array = npt.NDArray[Any]
 
@@ -213,14 +213,14 @@ class _OpenShard:
     def add(self, utterance: str, array: Array) -> None:
         data = np.ascontiguousarray(array, self._dtype)
         self._total.update(data.data)
-        with naming(self._path):
+        with data_errors(self._path):
             self._file.write(data.data)
         self.ids.append(utterance)
         self.rows.append(len(data))
 
     def close(self) -> ArrayShard:
         try:
-            with naming(self._path):
+            with data_errors(self._path):
                 self._file.close()
                 flush(self._path)
         except DataError:
@@ -252,7 +252,7 @@ def rewrite_shard(
     """Change the arrays of a float32 shard in place; not for a shard that an index names."""
     path = folder / shard_name(number)
     total = hashlib.sha256()
-    with naming(path), path.open("r+b") as file:
+    with data_errors(path), path.open("r+b") as file:
         for utterance, rows in zip(shard.ids, shard.rows, strict=True):
             begin = file.tell()
             data = np.frombuffer(file.read(4 * rows * dim), "<f4").reshape(rows, dim)
