@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from roundelay.planning.least_squares import fit
+from least_squares import fit
 from roundelay.planning.timing import time_strategy
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.strategies import Averaging

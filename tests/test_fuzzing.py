@@ -26,7 +26,7 @@ from roundelay.formats import audio_files as audio
 from roundelay.formats.alignment_files import read_ctm, read_labels, read_mlf, read_runs, read_textgrid
 from roundelay.formats.kaldi_archives import read_integers, read_matrices, read_scp
 from roundelay.formats.text_tables import read_table
-from roundelay.runs.chrome_trace import read_record
+from roundelay.runs.chrome_trace import write_trace
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.fault_plan import parse as parse_faults
 from roundelay.speech.features.array_store import ArrayStore
@@ -123,6 +123,7 @@ item []:
 """
 ARK = b"utt1 \0B" + b"\4" + (2).to_bytes(4, "little") + b"".join(b"\4" + n.to_bytes(4, "little") for n in (3, 7))
 MATRIX = b"utt1 \0BFM \4" + (1).to_bytes(4, "little") + b"\4" + (2).to_bytes(4, "little") + np.ones(2, "f4").tobytes()
+RECORD = b'{"event": "compute", "member": "learner 0", "time": 1.5, "seconds": 0.5}\n' * 3
 TOML = b"""learners = 2
 clip = 5.0
 [task]
@@ -171,7 +172,7 @@ READERS = {
         lambda path: read_split(path.parent), b"a r 0.5 1.5\n", "segments", (*SPLIT, ("wav.scp", b"r a.wav\n"))
     ),
     "json": Reader(read_json, b'{"a": [1, 2.5, null]}'),
-    "record": Reader(lambda path: _first(read_record(path)), b'{"event": "step", "loss": 1.5}\n' * 3),
+    "record": Reader(lambda path: write_trace(path, path.with_suffix(".trace")), RECORD),
     "order": Reader(read_order, b"c0 g r s2 r\n"),
     "experiment": Reader(Experiment.read, TOML, "a.toml"),
     "cluster": Reader(lambda path: config.build(Cluster, config.read(path), str(path)), CLUSTER, "a.toml"),

@@ -128,9 +128,9 @@ def test_an_empty_record_is_waited_for(run: Path) -> None:
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no such run"):
+    with pytest.raises(CheckpointError, match="no such folder"):
         Follower(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="not a run's folder"):
+    with pytest.raises(CheckpointError, match="not the folder of a run"):
         Follower(tmp_path)
     done = call("watch", str(tmp_path))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from least_squares import fit
 from roundelay.errors import DataError
-from roundelay.planning.least_squares import fit
 
 
 def test_numbers_are_found_from_afar() -> None:
@@ -23,5 +23,5 @@ def test_what_has_no_effect_goes_to_nothing() -> None:
 
 
 def test_too_few_measurements() -> None:
-    with pytest.raises(DataError, match="1 measurements cannot settle 2 numbers: a, b"):
+    with pytest.raises(DataError, match="1 measurements cannot determine 2 numbers: a, b"):
         fit(lambda at: [1.0], [1.0], {"a": 1.0, "b": 1.0})

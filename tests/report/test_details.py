@@ -55,7 +55,7 @@ def test_a_record_cut_off_in_a_line_is_read_up_to_it_and_said(tmp_path: Path) ->
     details = read_details(run)
     assert 0 < details.frames < 480
     assert not details.finished
-    assert any("is not whole" in problem for problem in details.problems)
+    assert any("is incomplete" in problem for problem in details.problems)
 
 
 def test_every_line_may_be_garbage(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_every_line_may_be_garbage(tmp_path: Path) -> None:
     )
     details = read_details(tmp_path)
     assert details.frames == 0
-    assert any("3 lines are not whole" in problem for problem in details.problems)
+    assert any("3 lines are incomplete" in problem for problem in details.problems)
     assert any("without an event" in problem for problem in details.problems)
 
 
@@ -84,7 +84,7 @@ def test_unjoined_parts_of_a_killed_run_are_read(tmp_path: Path) -> None:
     (run / "record.jsonl").rename(run / "record-0.jsonl")
     details = read_details(run)
     assert details.frames == 480
-    assert "the learners' records were never joined" in details.problems
+    assert "the learners' records were never merged" in details.problems
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_runs_in_any_state_are_shown_as_what_they_are(tmp_path: Path) -> None:
         "interrupted",
         "diverged",
         "there is no record",
-        "is not whole",
+        "is incomplete",
         "not reached",
         "settings.toml cannot be read",
     ):

@@ -42,7 +42,7 @@ def test_what_is_wrong_with_a_study_is_in_its_report(tmp_path: Path) -> None:
     for words in (
         "bmuf-4-seed-2",
         "there is no record",
-        "is not whole",
+        "is incomplete",
         "the loss is nan",
         "diverged",
         "Not there yet: 1 run",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.runs.downsampling import Span, bin_curve, cut, histogram, log_histogram, significant
+from roundelay.runs.downsampling import Span, bin_curve, histogram, log_histogram, select_window, significant
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -47,13 +47,13 @@ def test_logarithmic_bins_hold_what_is_in_them() -> None:
 
 def test_a_window_keeps_all_where_that_fits() -> None:
     spans = {"learner 0": [Span("compute", 0.0, 1.0), Span("wait", 1.0, 1.0)]}
-    assert cut(spans, 2) == (0.0, 2.0, 2.0, spans)
+    assert select_window(spans, 2) == (0.0, 2.0, 2.0, spans)
 
 
 @pytest.mark.parametrize(("around", "begins"), [((), 0.0), ((50.0,), 46.0)])
 def test_a_window_is_at_the_beginning_or_around_the_first_fault(around: tuple[float, ...], begins: float) -> None:
     spans = {f"learner {n}": [Span("compute", float(t), 1.0) for t in range(100)] for n in range(2)}
-    window = cut(spans, 18, around)
+    window = select_window(spans, 18, around)
     assert window.begin == begins
     assert window.whole == 100.0
     assert sum(map(len, window.spans.values())) <= 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from roundelay.errors import CheckpointError
-from roundelay.study.schema import Point
+from roundelay.runs.target import Point
 from roundelay.study.statistics import chance, compare_times, settled, spread
 from roundelay.study.summary import summarise
 from study_files import fake_cell, plan_cell, write_folder
@@ -91,7 +91,7 @@ def test_what_went_wrong_is_kept_and_marked(tmp_path: Path) -> None:
     assert found["fast-4-seed-2"]["status"] == found["slow-4-seed-3"]["status"] == "interrupted"
     assert found["slow-4-seed-1"]["remark"] == "there is no record"
     assert found["slow-4-seed-1"]["reached_seconds"] is None
-    assert found["slow-4-seed-2"]["remark"] == "record.jsonl: line 8 is not whole"
+    assert found["slow-4-seed-2"]["remark"] == "record.jsonl: line 8 is incomplete"
     assert found["slow-4-seed-2"]["reached_seconds"] == pytest.approx(2.04)
     assert {fault["cell"] for fault in summary["faults"]} == {"fast-4-seed-1", "fast-4-seed-2", "slow-4-seed-3"}
     assert summary["missing"] == ["later-4-seed-1"]

@@ -12,8 +12,8 @@ from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.planning.cluster_profiles import PROFILES, find_cluster, profile_names
 from roundelay.planning.frames_to_target import Needed, parse_target, read_convergence
+from roundelay.runs.target import Target
 from roundelay.runtimes.cluster import Cluster
-from roundelay.study.schema import Target
 
 __all__ = ["command"]
 

@@ -19,10 +19,10 @@ from roundelay.planning.frames_to_target import Needed
 from roundelay.planning.plan_text import answer, say_effect, say_factor
 from roundelay.planning.ranking import PAPERS, Effect, Ranking, make_plan, moved, sensitivity
 from roundelay.report.number_format import count
+from roundelay.runs.target import Target
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
-from roundelay.study.schema import Target
 
 __all__ = ["choose", "make", "plain", "show"]
 

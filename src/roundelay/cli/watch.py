@@ -143,7 +143,7 @@ def draw(follower: Follower, width: int) -> Group:
     if follower.scores:
         parts.append(Text(_evaluation(follower.scores[-1]), no_wrap=True, overflow="ellipsis"))
     parts += [_bars(follower, width), _legend()]
-    parts += [Text(_happening(event), style="red") for event in follower.happenings[-3:]]
+    parts += [Text(_happening(event), style="red") for event in follower.events[-3:]]
     if follower.unreadable:
         parts.append(Text(f"{follower.unreadable} lines of the record cannot be read", style="red"))
     return Group(*parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import DataError
-from roundelay.runs.reader import finite, read_object
+from roundelay.runs.reader import finite, read_lines, read_object
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 
 __all__ = ["Calibration", "Spans", "calibrate", "read_spans"]
@@ -105,28 +104,23 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
 
 def read_spans(record: Path) -> dict[str, Spans]:
     """Read who took which steps, and how their time went; what a killed learner has half written is left out."""
-    try:
-        file = record.open(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{record}: there is none; a run's folder has one") from None
+    if not record.is_file():
+        raise DataError(f"{record}: there is none; give the folder of a run that has ended")
     found: dict[str, Spans] = {}
     now: dict[str, dict[str, float]] = {}
-    with file:
-        for line in file:
-            try:
-                event = json.loads(line)
-                member, kind = str(event["member"]), str(event["event"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            spans, parts = found.setdefault(member, Spans()), now.setdefault(member, {})
-            if kind == "step":
-                spans.times.append(float(event["time"]))
-                spans.frames.append(int(event.get("frames", 0)))
-                spans.parts.append(parts)
-                now[member] = {}
-            elif "seconds" in event:
-                parts[kind] = parts.get(kind, 0.0) + float(event["seconds"])
-                parts[f"{kind} count"] = parts.get(f"{kind} count", 0.0) + 1
+    for event in read_lines(record):
+        member, kind, time = event.get("member"), event.get("event"), finite(event.get("time"))
+        if not isinstance(member, str) or not isinstance(kind, str) or time is None:
+            continue
+        spans, parts = found.setdefault(member, Spans()), now.setdefault(member, {})
+        if kind == "step":
+            spans.times.append(time)
+            spans.frames.append(int(finite(event.get("frames")) or 0))
+            spans.parts.append(parts)
+            now[member] = {}
+        elif (seconds := finite(event.get("seconds"))) is not None:
+            parts[kind] = parts.get(kind, 0.0) + seconds
+            parts[f"{kind} count"] = parts.get(f"{kind} count", 0.0) + 1
     return found
 
 

@@ -12,7 +12,7 @@ from roundelay import config
 from roundelay.errors import DataError, SettingsError
 from roundelay.runs.history import Details, read_details
 from roundelay.runs.reader import read_object, record_files
-from roundelay.study.schema import Target
+from roundelay.runs.target import Target, first_reached
 
 __all__ = ["Needed", "parse_target", "read_convergence"]
 
@@ -88,5 +88,5 @@ def _frames_to(details: Details, target: Target) -> float | None:
     """Return how many frames the whole cluster had trained when the target was first seen to be reached."""
     if details.diverged or read_object(details.folder / "cell.json").get("status", "done") != "done":
         return None  # what ends badly has not brought a model
-    hits = (p for p in details.points if p["scores"].get(target["score"], math.inf) <= target["value"])
-    return next((point["frames"] for point in hits), None)
+    reached = first_reached(details.points, target)
+    return reached["frames"] if reached is not None else None

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from roundelay.runs.history import Details
-from roundelay.study.schema import Answer, Spread, StrategyRow, Target
+from roundelay.runs.target import Target
+from roundelay.study.schema import Answer, Spread, StrategyRow
 
 __all__ = ["amount", "answer_of_runs", "count", "duration", "learners", "number", "percent", "range_of", "size"]
 

@@ -10,7 +10,8 @@ from functools import cached_property
 from roundelay.report import number_format as words
 from roundelay.report.figure_spec import Style
 from roundelay.runs.history import Details
-from roundelay.study.schema import CellResult, StrategyRow, Summary, Target
+from roundelay.runs.target import Target
+from roundelay.study.schema import CellResult, StrategyRow, Summary
 
 __all__ = ["ReportData"]
 

@@ -21,7 +21,7 @@ from roundelay.report.html_page import Section, render
 from roundelay.report.report_data import ReportData
 from roundelay.report.run_summary import run_names, summarise_runs
 from roundelay.runs.history import read_details
-from roundelay.study.schema import Target
+from roundelay.runs.target import Target
 from roundelay.study.summary import summarise_study
 
 __all__ = ["find_runs", "make_board", "write_report"]

@@ -11,7 +11,8 @@ from typing import Any
 from roundelay.report.number_format import answer_of_runs
 from roundelay.runs.history import Details, straggler
 from roundelay.runs.reader import finite
-from roundelay.study.schema import CellResult, StrategyRow, Summary, Target
+from roundelay.runs.target import Target, first_reached
+from roundelay.study.schema import CellResult, StrategyRow, Summary
 from roundelay.study.summary import make_groups, make_row, speed_up
 
 __all__ = ["run_names", "summarise_runs"]
@@ -69,10 +70,7 @@ def _cell(name: str, details: Details, target: Target | None) -> CellResult:
     scored = details.model.get("scores")
     scores = {k: n for k, v in (scored if isinstance(scored, dict) else last).items() if (n := finite(v)) is not None}
     status, error = _status(details)
-    reached = None
-    if target is not None:
-        name_of, value = target["score"], target["value"]
-        reached = next((p for p in details.points if p["scores"].get(name_of, math.inf) <= value), None)
+    reached = first_reached(details.points, target) if target is not None else None
     return CellResult(
         name=name,
         path=str(details.folder),

@@ -9,7 +9,7 @@ from typing import Any
 from roundelay.report.figure_spec import Axis, Bar, Figure, Series, Style
 from roundelay.report.learning_figures import curve
 from roundelay.report.report_data import ReportData
-from roundelay.runs.downsampling import Span, cut, histogram, log_histogram, significant
+from roundelay.runs.downsampling import Span, histogram, log_histogram, select_window, significant
 from roundelay.runs.history import Details
 from roundelay.runs.record import KINDS
 from roundelay.study.schema import CellResult
@@ -77,7 +77,7 @@ def timelines(board: ReportData) -> list[dict[str, Any]]:
 
 def _timeline(cell: CellResult, details: Details, most: int) -> dict[str, Any]:
     moments = [float(event["time"]) for event in details.events if event.get("event") in ("lost", "fault")]
-    window = cut(dict(list(details.spans.items())[:MOST_LEARNERS]), most, moments)
+    window = select_window(dict(list(details.spans.items())[:MOST_LEARNERS]), most, moments)
     tick = (window.end - window.begin) / TICKS or 1.0
     return {
         "run": cell["name"],

@@ -1,8 +1,7 @@
-"""Follow the record of a run while it is written: what is known of it so far."""
+"""Follow the record of a run while it is written."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import deque
@@ -11,48 +10,48 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
-from roundelay.runs.reader import finite, read_object
+from roundelay.runs.reader import Tail, finite, parse_line, read_object
 from roundelay.runs.record import KINDS
 
 __all__ = ["Follower", "LearnerActivity"]
 
-RECENT = 200  # steps that the present loss and speed are taken over
+RECENT = 200  # steps over which the current loss and speed are averaged
 
 
 @dataclass
 class LearnerActivity:
-    """What one learner, or a server, has done."""
+    """What one learner or server has done."""
 
     steps: int = 0
     frames: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
     """Seconds by kind: compute, communicate, wait, serve, evaluate."""
     totals: bool = False
-    """Whether ``spent`` is of the whole run, and no longer summed from single spans."""
+    """Whether ``spent`` is of the whole run, and not a sum of single spans."""
 
 
 class Follower:
-    """The state of a run, from the lines of its record that are whole; `read` takes in what is new."""
+    """The state of a run, from the complete lines of its record; `read` adds the new ones."""
 
     def __init__(self, run: Path) -> None:
         if not run.is_dir():
-            raise CheckpointError(f"{run}: there is no such run")
+            raise CheckpointError(f"{run}: no such folder; give the folder of a run")
         if not (run / "settings.toml").exists() and not list(run.glob("record*.jsonl")):
-            raise CheckpointError(f"{run}: not a run's folder; there is neither settings.toml nor a record in it")
+            raise CheckpointError(f"{run}: not the folder of a run: it has neither settings.toml nor a record")
         self.run = run
-        self._offsets: dict[Path, int] = {}
+        self._tails: dict[Path, Tail] = {}
         self._about = read_object(run / "run.json")
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing yet."""
+        """Start without any event."""
         self.learners: dict[str, LearnerActivity] = {}
         self.losses: list[tuple[float, float]] = []
         """(frames so far, loss) of each step."""
         self.scores: list[dict[str, Any]] = []
-        """Evaluations, as they are in the record, with the ``frames`` so far."""
-        self.happenings: list[dict[str, Any]] = []
-        """Learners lost, joined or harmed on purpose."""
+        """Evaluations as in the record, with the ``frames`` trained so far."""
+        self.events: list[dict[str, Any]] = []
+        """Learners that were lost or joined, and injected faults."""
         self.frames = self.seconds = 0.0
         self.clock = ""
         self.unreadable = 0
@@ -66,7 +65,7 @@ class Follower:
 
     @property
     def title(self) -> str:
-        """Say in a line what is trained."""
+        """What is trained, in one line."""
         about = self._about
         words = [str(self.run)]
         if about:
@@ -81,12 +80,12 @@ class Follower:
 
     @property
     def finished(self) -> bool:
-        """Whether the model is there, which is written last, or a loop of the user's own has said that it has ended."""
+        """Whether the model, which is written last, exists, or a user loop has written that it has ended."""
         return (self.run / "model.json").exists() or read_object(self.run / "run.json").get("ended") is True
 
     @property
     def silent_seconds(self) -> float:
-        """How long ago the record was last written to."""
+        """Seconds since the last write to the record."""
         times = [path.stat().st_mtime for path in self._files()]
         return max(0.0, time.time() - max(times)) if times else math.inf
 
@@ -97,17 +96,17 @@ class Follower:
 
     @property
     def speed(self) -> float:
-        """Frames a second lately, by the run's clock."""
+        """Frames per second over the latest steps, by the run's clock."""
         if len(self._recent) < 2 or self._recent[-1][0] <= self._recent[0][0]:
             return self.frames / self.seconds if self.seconds else 0.0
         return (self._recent[-1][1] - self._recent[0][1]) / (self._recent[-1][0] - self._recent[0][0])
 
     def read(self) -> bool:
-        """Take in all lines that have become whole since; return whether there were any."""
+        """Add the lines that are complete since the last call; return whether there were any."""
         files = self._files()
         whole = self.run / "record.jsonl"
-        if whole in files and self._offsets and whole not in self._offsets:
-            self._begin()  # the learners' records have been made into one: it has all that we have seen
+        if whole in files and self._tails and whole not in self._tails:
+            self._begin()  # the learners' records were merged: the merged one has every line
         lines = [line for path in files for line in self._new_lines(path)]
         if len(files) > 1:
             lines.sort(key=lambda line: line["time"])
@@ -120,18 +119,10 @@ class Follower:
         return [whole] if whole.exists() and whole.stat().st_size else sorted(self.run.glob("record-*.jsonl"))
 
     def _new_lines(self, path: Path) -> list[dict[str, Any]]:
-        offset = self._offsets.setdefault(path, 0)
-        with path.open("rb") as file:
-            file.seek(offset)
-            new = file.read()
-        end = new.rfind(b"\n") + 1  # what follows is half a line so far
-        self._offsets[path] = offset + end
         lines = []
-        for line in new[:end].splitlines():
-            try:
-                event = json.loads(line)
-                event["event"], event["member"], event["time"] + 0.0
-            except (ValueError, KeyError, TypeError):
+        for line in self._tails.setdefault(path, Tail(path)).new_lines():
+            event = parse_line(line)
+            if event is None or not {"event", "member"} <= event.keys() or finite(event.get("time")) is None:
                 self.unreadable += 1
             else:
                 lines.append(event)
@@ -158,4 +149,4 @@ class Follower:
             whole = {name: finite(event.get(name)) for name in KINDS}
             learner.spent, learner.totals = {name: value for name, value in whole.items() if value is not None}, True
         elif kind in ("lost", "joined", "fault"):
-            self.happenings.append(event)
+            self.events.append(event)

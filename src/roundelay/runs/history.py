@@ -1,4 +1,4 @@
-"""What one run did, from its folder: curves, who spent time on what, staleness, bytes, events."""
+"""The history of one run, from its folder: curves, time by kind, staleness, bytes, events."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 from roundelay.runs.downsampling import Curve, Span, bin_curve
 from roundelay.runs.reader import Problems, finite, read_lines, read_object, read_settings, record_files
 from roundelay.runs.record import KINDS
-from roundelay.study.schema import Point
+from roundelay.runs.target import Point
 
 __all__ = ["Details", "read_details", "straggler"]
 
 _COMMON = {"event", "member", "clock", "time", "seconds", "minibatch", "epoch"}
 MOST_EVENTS = 200
-MOST_SPANS = 300_000  # of a run are held at a time; a thousand learners write millions
+MOST_SPANS = 300_000  # kept in memory of one run; a thousand learners write millions
 
 
 @dataclass
 class Details:
-    """A run, read; whatever was missing is empty, and `problems` says so."""
+    """The history of a run; what is missing is empty, and `problems` says so."""
 
     folder: Path
     clock: str = ""
@@ -44,26 +44,26 @@ class Details:
     spans: dict[str, list[Span]] = field(default_factory=dict)
     frames: float = 0.0
     seconds: float = 0.0
-    """Of training: evaluations are left out."""
+    """Of training, without evaluations."""
     evaluating: float = 0.0
-    """Seconds of the run's clock that learners met for, to evaluate or to save; a simulator's clock stands still."""
+    """Seconds in which learners evaluated or saved, by the run's clock; a simulator's clock is paused then."""
     finished: bool = False
     diverged: bool = False
     decoded: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What each decoding's ``wer.json`` says, by the name of its folder."""
+    """The ``wer.json`` of each decoding, by the name of its folder."""
 
     @property
     def frames_per_second(self) -> float | None:
-        """How many frames all learners together trained in a second."""
+        """Frames that all learners together trained per second."""
         return self.frames / self.seconds if self.seconds > 0 and self.frames else None
 
     @property
     def total_bytes(self) -> float | None:
-        """What all learners and servers together sent."""
+        """Bytes that all learners and servers together sent."""
         return math.fsum(self.sent.values()) if self.sent else None
 
     def shares(self) -> dict[str, float]:
-        """Return which share of the learners' time went into what; serving beside computing is not in it."""
+        """Return the share of the learners' time by kind; serving happens beside computing and is not counted."""
         sums: dict[str, float] = defaultdict(float)
         for member, kinds in self.spent.items():
             if member.startswith("learner"):
@@ -85,7 +85,7 @@ def read_details(folder: Path) -> Details:
     if not files:
         problems.append("there is no record")
     elif len(files) > 1 or files[0].name != "record.jsonl":
-        problems.append("the learners' records were never joined")
+        problems.append("the learners' records were never merged")
     _Reader(details).read(line for path in files for line in read_lines(path, problems))
     for scored in sorted(folder.glob("decode/*/wer.json")):
         if wer := read_object(scored, problems):
@@ -94,9 +94,9 @@ def read_details(folder: Path) -> Details:
 
 
 def straggler(settings: dict[str, Any], about: dict[str, Any]) -> float:
-    """Return how many times slower the slowest learner is than the others, at worst; 1 where all are alike.
+    """Return how many times slower the slowest learner is than the others, at most; 1 if all are equal.
 
-    Where ``run.json`` does not say, the settings of the cluster do.
+    It is taken from ``run.json`` or, if that has nothing, from the settings of the cluster.
     """
     slow, cluster = about.get("slow"), settings.get("cluster")
     slowed = cluster.get("stragglers") if isinstance(cluster, dict) else None
@@ -120,19 +120,19 @@ class _Step(NamedTuple):
 
 
 class _Reader:
-    """Takes the lines of a record, in whatever order they are."""
+    """Adds the lines of a record, in any order, to a history."""
 
     def __init__(self, details: Details) -> None:
         self.details = details
         self.steps: list[_Step] = []
         self.evaluations: list[tuple[str, float, dict[str, Any]]] = []
-        self.meetings: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self.evaluating: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self.spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.totalled: set[str] = set()
         self.strange = self.kept = 0
 
     def read(self, lines: Iterable[dict[str, Any]]) -> None:
-        """Take all of them."""
+        """Add all lines."""
         for line in lines:
             event, time = line.get("event"), finite(line.get("time"))
             if not isinstance(event, str) or time is None:
@@ -145,7 +145,7 @@ class _Reader:
         self.finish()
 
     def take(self, event: str, member: str, time: float, line: dict[str, Any]) -> None:
-        """Take one line."""
+        """Add one line."""
         seconds = finite(line.get("seconds"))
         if event in KINDS and seconds is not None:
             if self.kept < MOST_SPANS:
@@ -154,18 +154,18 @@ class _Reader:
             if member not in self.totalled:
                 self.spent[member][event] += seconds
             if event == "evaluate":
-                self.meetings[member].append((time, seconds))
+                self.evaluating[member].append((time, seconds))
         elif event == "step":
             self.step(member, time, line)
         elif event == "evaluate":
             self.evaluations.append((member, time, line))
         elif event == "totals":
             self.totals(member, line)
-        elif len(self.details.events) < MOST_EVENTS:  # whatever else happened
+        elif len(self.details.events) < MOST_EVENTS:  # any other event
             self.details.events.append(line)
 
     def step(self, member: str, time: float, line: dict[str, Any]) -> None:
-        """Take a step of a learner."""
+        """Add a step of a learner."""
         loss = line.get("loss")
         number = float(loss) if isinstance(loss, int | float) else math.nan
         self.details.diverged |= loss is not None and not math.isfinite(number)
@@ -177,7 +177,7 @@ class _Reader:
             self.details.distances.append(distance)
 
     def totals(self, member: str, line: dict[str, Any]) -> None:
-        """Take what a learner spent in all, instead of the sum of those spans that were kept."""
+        """Use the totals of a learner instead of the sum of the spans that were written."""
         if member not in self.totalled:
             self.totalled.add(member)
             self.spent[member].clear()
@@ -187,9 +187,9 @@ class _Reader:
             self.details.sent[member] = self.details.sent.get(member, 0.0) + sent
 
     def finish(self) -> None:
-        """Turn what was taken into what is shown."""
+        """Make the history of the lines that were added."""
         details = self.details
-        if self.meetings:
+        if self.evaluating:
             self.steps = [step._replace(time=self.trained(step.member, step.time)) for step in self.steps]
         self.steps.sort()
         frames = array("d", itertools.accumulate(step.frames for step in self.steps))
@@ -201,7 +201,7 @@ class _Reader:
         self.evaluate()
 
     def evaluate(self) -> None:
-        """Turn evaluations into points; all frames of the minibatches with lower numbers are behind one."""
+        """Turn evaluations into points; each has the frames of all minibatches with lower numbers."""
         each = {step.minibatch: step.frames for step in self.steps}
         numbers = sorted(each)
         behind = [0.0, *itertools.accumulate(each[number] for number in numbers)]
@@ -221,11 +221,11 @@ class _Reader:
         self.details.points.sort(key=lambda point: point["minibatch"])
 
     def trained(self, member: str, time: float) -> float:
-        """Return the time of something as it would be if learners had never met to evaluate or to save."""
-        met = self.meetings.get(member)
-        if not met:
+        """Return the time of an event without the seconds spent on evaluating and saving before it."""
+        spans = self.evaluating.get(member)
+        if not spans:
             return time
-        return time - math.fsum(min(max(time - begin, 0.0), seconds) for begin, seconds in met)
+        return time - math.fsum(min(max(time - begin, 0.0), seconds) for begin, seconds in spans)
 
 
 def _by_number(item: tuple[str, Any]) -> tuple[str, int]:

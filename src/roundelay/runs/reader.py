@@ -1,4 +1,4 @@
-"""Read what runs have left behind, whatever state it is in; what is wrong is said, never hidden and never fatal."""
+"""Read the files of a run in any state: what is wrong is reported, never hidden and never fatal."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Problems", "finite", "read_lines", "read_object", "read_settings", "record_files"]
+__all__ = ["Problems", "Tail", "finite", "parse_line", "read_lines", "read_object", "read_settings", "record_files"]
 
 Problems = list[str]
-"""What was wrong with files, a line each; readers add to it."""
+"""What is wrong with files, one line each; readers add to it."""
 
 _decode = msgspec.json.Decoder().decode
 
 
 def finite(value: object) -> float | None:
-    """Return a number as a float; ``None`` stands for anything else, NaN and infinity included."""
-    kind = type(value)  # not isinstance: a record has millions, and type() is quick but narrows nothing
+    """Return a number as a float, or ``None`` for anything else, also for NaN and infinity."""
+    kind = type(value)  # not isinstance: a record has millions of numbers, and type() is faster
     if kind is float:
         return value if -math.inf < value < math.inf else None  # type: ignore[operator,return-value]
     return float(value) if kind is int else None  # type: ignore[arg-type]
 
 
 def read_object(path: Path, problems: Problems | None = None, *, needed: bool = False) -> dict[str, Any]:
-    """Read a JSON object; an empty one where there is none, or none that is whole."""
+    """Read a JSON object; return an empty one if it is missing or incomplete."""
     problems = [] if problems is None else problems
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
@@ -41,12 +41,12 @@ def read_object(path: Path, problems: Problems | None = None, *, needed: bool = 
         return {}
     if isinstance(read, dict):
         return read
-    problems.append(f"{path.name} holds no object")
+    problems.append(f"{path.name} is not a JSON object")
     return {}
 
 
 def read_settings(path: Path, problems: Problems) -> dict[str, Any]:
-    """Read a TOML file; an empty table where there is none."""
+    """Read a TOML file; return an empty table if it is missing."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -57,36 +57,53 @@ def read_settings(path: Path, problems: Problems) -> dict[str, Any]:
 
 
 def record_files(folder: Path) -> list[Path]:
-    """Return the record of a run, or its parts where they were never merged because the run was killed."""
+    """Return the record of a run, or its parts if they were never merged because the run was killed."""
     whole = folder / "record.jsonl"
     return [whole] if whole.is_file() else sorted(folder.glob("record-*.jsonl"))
 
 
-def read_lines(path: Path, problems: Problems) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines; lines that are none are counted as a problem."""
+def read_lines(path: Path, problems: Problems | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON lines; other lines are counted as a problem."""
+    problems = [] if problems is None else problems
     broken, last = 0, 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                read = _parse(line)
-                if isinstance(read, dict):
+                if (read := parse_line(line)) is not None:
                     yield read
                 elif line.strip():
                     broken, last = broken + 1, number
     except OSError as error:
         problems.append(f"{path.name} cannot be read: {error.strerror}")
     if broken == 1:
-        problems.append(f"{path.name}: line {last} is not whole")
+        problems.append(f"{path.name}: line {last} is incomplete")
     elif broken:
-        problems.append(f"{path.name}: {broken} lines are not whole, the last of them line {last}")
+        problems.append(f"{path.name}: {broken} lines are incomplete, the last is line {last}")
 
 
-def _parse(line: bytes) -> Any:
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a line, or ``None`` if there is none."""
     try:
-        return _decode(line)
-    except msgspec.DecodeError:
-        pass
-    try:
-        return json.loads(line)  # which reads NaN, too, as records of diverged runs have it
-    except ValueError:
-        return None
+        read = _decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        try:
+            read = json.loads(line)  # reads NaN too, which the records of diverged runs have
+        except (ValueError, RecursionError):
+            return None
+    return read if isinstance(read, dict) else None
+
+
+class Tail:
+    """The end of a file that another process writes; `new_lines` returns what has been added since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+
+    def new_lines(self) -> list[bytes]:
+        """Return the lines that have become complete."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            new = file.read()
+        end = new.rfind(b"\n") + 1  # an incomplete line may follow
+        self._offset += end
+        return new[:end].splitlines()

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: one JSON object a line, the same on every runtime."""
+"""The record that a run writes: one JSON object per line, the same on every runtime."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Literal, TextIO
 
 from roundelay.errors import CheckpointError
 from roundelay.files import write_bytes
+from roundelay.runs.reader import finite, parse_line
 
 __all__ = ["KINDS", "Kind", "Record", "merge_records"]
 
@@ -23,8 +24,8 @@ class Record:
     """The record of one learner, or of a whole simulated cluster.
 
     Lines are ``{"event": …, "clock": "virtual" or "wall", "time": seconds, …}``.  A span is an event of one of the
-    `KINDS` with its ``seconds``; after ``spans`` of them a learner's further spans only count in its totals, except
-    those of evaluating, which are few and have to be taken off every later time.
+    `KINDS` with its ``seconds``; after ``spans`` of them, further spans of a learner count only in its totals.
+    Spans of evaluating are always written: they are few, and readers subtract them from every later time.
     """
 
     def __init__(self, file: TextIO | Path | None, *, clock: str, spans: int = 2000) -> None:
@@ -36,14 +37,14 @@ class Record:
         self._kept: dict[str, int] = defaultdict(int)
 
     def write(self, event: str, member: str, time: float, **what: Any) -> None:
-        """Write one event of ``who`` (``learner 3``, ``server 0``)."""
+        """Write one event of ``member`` (``learner 3``, ``server 0``)."""
         if self._file is not None:
             line = {"event": event, "member": member, "clock": self.clock, "time": round(time, 9), **what}
             with self._writing():
                 self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True) + "\n")
 
     def span(self, kind: Kind, member: str, begin: float, end: float, **what: Any) -> None:
-        """Write that ``who`` spent this time so."""
+        """Write that ``member`` spent this time on ``kind``."""
         if end <= begin:
             return
         self.totals[member][kind] += end - begin
@@ -52,24 +53,24 @@ class Record:
             self.write(kind, member, begin, seconds=round(end - begin, 9), **what)
 
     def add(self, member: str, name: str, amount: float) -> None:
-        """Add to a total of ``who``, such as the bytes it has sent."""
+        """Add to a total of ``member``, such as the bytes that it has sent."""
         self.totals[member][name] += amount
 
     def close(self, time: float) -> None:
-        """Write the totals, and nothing more."""
+        """Write the totals and end the record."""
         for member, totals in sorted(self.totals.items()):
             self.write("totals", member, time, **{name: round(value, 9) for name, value in sorted(totals.items())})
         self.abandon()
 
     def abandon(self) -> None:
-        """Write nothing more; again is harmless."""
+        """End the record; a second call does nothing."""
         self.flush()
         file, self._file = self._file, None  # another thread may still write
         if self._owned and file is not None:
             file.close()
 
     def mark(self) -> dict[str, Any]:
-        """Return where the record stands, for `rewind`: the file and its length, and all that was counted."""
+        """Return the state of the record for `rewind`: the file, its length and the totals."""
         self.flush()
         where: dict[str, Any] = {"file": None, "length": 0}
         if self._file is not None and self._path is not None:
@@ -80,7 +81,7 @@ class Record:
         }
 
     def rewind(self, mark: dict[str, Any]) -> None:
-        """Go back to where `mark` was made, maybe by another process: what came after it is to happen again."""
+        """Return to a `mark`, perhaps of another process: everything after it will happen again."""
         self.flush()
         if self._path is not None and mark["file"] is not None:
             path = self._path.with_name(mark["file"])
@@ -98,14 +99,14 @@ class Record:
         )
 
     def flush(self) -> None:
-        """See that all lines so far are in the file."""
+        """Write all lines so far to the file."""
         if self._file is not None:
             with self._writing():
                 self._file.flush()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say where it was that a disk is full, and write no more to it."""
+        """Name the file in an error of the disk, and write no more to it."""
         try:
             yield
         except OSError as error:
@@ -115,26 +116,22 @@ class Record:
                     file.close()
             where = self._path if self._path is not None else "the record"
             raise CheckpointError(
-                f"{where}: cannot be written: {error.strerror}; the last checkpoint is whole"
+                f"{where}: cannot be written: {error.strerror}; the last checkpoint is complete"
             ) from error
 
 
 def merge_records(folder: Path, *, keep: bool = False) -> None:
-    """Make one ``record.jsonl`` of every learner's ``record-*.jsonl``, sorted by time, and remove those.
+    """Merge the learners' ``record-*.jsonl`` into one ``record.jsonl``, sorted by time, and remove the parts.
 
-    What an earlier run left in ``record.jsonl`` stays in front.  A killed learner's unfinished line is dropped.  With
-    ``keep``, the parts stay, where learners may be lost and numbered anew: they tell who was who.
+    The lines of an earlier run in ``record.jsonl`` stay in front.  The incomplete line of a killed learner is dropped.
+    With ``keep`` the parts stay: if learners are lost and numbered again, they tell which learner was which.
     """
     parts, whole = sorted(folder.glob("record-*.jsonl")), folder / "record.jsonl"
-    timed: list[tuple[float, str]] = []
-    for part in parts:
-        for line in part.read_text(encoding="utf-8").splitlines():
-            try:
-                timed.append((json.loads(line)["time"], line))
-            except ValueError:
-                continue
+    lines = (line for part in parts for line in part.read_bytes().splitlines())
+    read = ((parse_line(line) or {}, line) for line in lines)
+    timed = [(time, line) for event, line in read if (time := finite(event.get("time"))) is not None]
     timed.sort(key=lambda pair: pair[0])
-    before = whole.read_text(encoding="utf-8") if whole.exists() and not keep else ""
-    write_bytes(whole, (before + "".join(line + "\n" for _, line in timed)).encode())
+    before = whole.read_bytes() if whole.exists() and not keep else b""
+    write_bytes(whole, before + b"".join(line + b"\n" for _, line in timed))
     for part in parts if not keep else []:
         part.unlink()

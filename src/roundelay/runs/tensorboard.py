@@ -1,4 +1,4 @@
-"""Logs for TensorBoard of a run that is followed, by frames, so that runs of many and few learners lie side by side."""
+"""Logs for TensorBoard of a run that is followed, by frames, so that runs of many and few learners compare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRIDE_FRAMES = 2000  # between two points of the loss
 
 
 class Logs:
-    """Event files in a folder; `write` adds what is new."""
+    """Event files in a folder; `write` adds the new events."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -27,9 +27,9 @@ class Logs:
         self._sum, self._count, self._next = 0.0, 0, STRIDE_FRAMES
 
     def write(self, follower: Follower) -> None:
-        """Write the loss, the scores, the speed and what each learner has done."""
+        """Write the loss, the scores, the speed and the frames of each learner."""
         if follower.steps < self._steps:
-            self._steps = follower.steps  # the record was put together anew
+            self._steps = follower.steps  # the learners' records were merged
         for frames, loss in follower.losses[self._steps :]:
             if math.isfinite(loss):
                 self._sum, self._count = self._sum + loss, self._count + 1

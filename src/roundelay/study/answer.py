@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from roundelay.study.schema import Answer, CellResult, RowGroup, StrategyRow, Target, Trials
+from roundelay.runs.target import Target, first_reached
+from roundelay.study.schema import Answer, CellResult, RowGroup, StrategyRow, Trials
 from roundelay.study.statistics import FEWEST, better, chance, compare_times, spread
 
 __all__ = ["answer_group", "answer_study", "say_score"]
@@ -227,7 +228,8 @@ def _winner_at(curves: dict[str, list[CellResult]], name: str, value: float) -> 
 
 
 def _reached(cell: CellResult, name: str, value: float) -> float | None:
-    return next((p["seconds"] for p in cell["curve"] if p["scores"].get(name, math.inf) <= value), None)
+    reached = first_reached(cell["curve"], Target(score=name, value=value))
+    return reached["seconds"] if reached is not None else None
 
 
 def _other_measures(group: RowGroup, target: Target, first: StrategyRow) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from roundelay.runs.history import Details
 from roundelay.runs.reader import finite, read_object
-from roundelay.study.schema import CellResult, Target
+from roundelay.runs.target import Target, first_reached
+from roundelay.study.schema import CellResult
 
 __all__ = ["read_cell"]
 
@@ -23,8 +23,7 @@ def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: De
     status = outcome.get("status")
     done = status == "done"
     seconds, frames = _seconds(outcome, details) if done else None, details.frames or float(planned["frames"])
-    hits = (p for p in details.points if p["scores"].get(target["score"], math.inf) <= target["value"])
-    reached = next(hits, None) if done else None  # what ends badly has not brought a model
+    reached = first_reached(details.points, target) if done else None  # a run that fails leaves no model
     said: dict[str, Any] = planned | {key: value for key, value in outcome.items() if key in planned}
     return {
         "name": planned["name"],

@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 
 from roundelay.errors import SettingsError
 from roundelay.runs.history import read_details
+from roundelay.runs.reader import Tail
 from roundelay.study.cell_worker import conclude
 from roundelay.study.definition import Study
 from roundelay.study.matrix import Matrix, PlannedCell, expand
@@ -144,8 +145,8 @@ class Scheduler:
             self.watcher.started(slot, cell)
 
     def _look(self, crew: _Crew) -> None:
-        for slot, (cell, tail) in crew.busy.items():
-            self.watcher.progressed(slot, tail.steps() / cell.minibatches)
+        for slot, (cell, counter) in crew.busy.items():
+            self.watcher.progressed(slot, counter.steps() / cell.minibatches)
 
     def _finish(self, slot: int, outcome: Outcome) -> None:
         self.outcomes[outcome["name"]] = outcome
@@ -155,21 +156,16 @@ class Scheduler:
             self._release()
 
 
-class _Tail:
+class _StepCounter:
     """Counts the steps in a growing record."""
 
     def __init__(self, run: Path) -> None:
-        self._run, self._read, self._steps = run, dict[Path, int](), 0
+        self._run, self._tails, self._steps = run, dict[Path, Tail](), 0
 
     def steps(self) -> int:
         """Return how many steps are written so far."""
         for path in self._run.glob("record*.jsonl"):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                new = file.read()
-            whole = new[: new.rfind(b"\n") + 1]
-            self._read[path] = self._read.get(path, 0) + len(whole)
-            self._steps += whole.count(STEP)
+            self._steps += sum(STEP in line for line in self._tails.setdefault(path, Tail(path)).new_lines())
         return self._steps
 
 
@@ -180,7 +176,7 @@ class _Crew:
         self._size, self._lock, self._log = size, lock, log
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._jobs: dict[int, dict[str, Any]] = {}
-        self.busy: dict[int, tuple[PlannedCell, _Tail]] = {}
+        self.busy: dict[int, tuple[PlannedCell, _StepCounter]] = {}
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> _Crew:
@@ -214,7 +210,7 @@ class _Crew:
         process = self._processes.get(slot) or self._hire(slot)
         assert process.stdin is not None
         self._jobs[slot] = job
-        self.busy[slot] = cell, _Tail(Path(job["run"]))
+        self.busy[slot] = cell, _StepCounter(Path(job["run"]))
         with contextlib.suppress(BrokenPipeError):  # one that has died is noticed by its silence
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()

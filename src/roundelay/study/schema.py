@@ -8,29 +8,22 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+from roundelay.runs.target import Point, Target
+
 __all__ = [
     "Answer",
     "CellResult",
     "Key",
-    "Point",
     "Profile",
     "RowGroup",
     "Spread",
     "StrategyRow",
     "Summary",
-    "Target",
     "Trials",
 ]
 
 Certainty = Literal["clear", "likely", "open", "none"]
 """Ranges over three seeds or more do not touch; better in every seed; too close or too few; nothing to compare."""
-
-
-class Target(TypedDict):
-    """What was to be reached, fixed before any run: ``score`` at or below ``value`` on the dev set."""
-
-    score: str
-    value: float
 
 
 class Spread(TypedDict):
@@ -41,15 +34,6 @@ class Spread(TypedDict):
     high: float | None
     values: list[float | None]
     """In the order of the row's ``seeds``."""
-
-
-class Point(TypedDict):
-    """An evaluation of a run."""
-
-    frames: float
-    minibatch: int
-    seconds: float
-    scores: dict[str, float]
 
 
 class Key(TypedDict):

@@ -6,7 +6,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from roundelay.study.schema import Certainty, Point, Spread
+from roundelay.runs.target import Point
+from roundelay.study.schema import Certainty, Spread
 
 __all__ = ["FEWEST", "LAST", "better", "chance", "compare_times", "settled", "spread"]
 

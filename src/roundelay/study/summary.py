@@ -10,20 +10,10 @@ from typing import Any
 from roundelay.errors import CheckpointError
 from roundelay.runs.history import Details, read_details
 from roundelay.runs.reader import read_object
+from roundelay.runs.target import Target
 from roundelay.study.answer import answer_group, answer_study
 from roundelay.study.cell_reader import read_cell
-from roundelay.study.schema import (
-    Answer,
-    CellResult,
-    Key,
-    Profile,
-    RowGroup,
-    Spread,
-    StrategyRow,
-    Summary,
-    Target,
-    Trials,
-)
+from roundelay.study.schema import Answer, CellResult, Key, Profile, RowGroup, Spread, StrategyRow, Summary, Trials
 from roundelay.study.statistics import better, settled, spread
 
 __all__ = ["make_groups", "make_row", "speed_up", "summarise", "summarise_study"]

@@ -13,7 +13,7 @@ __all__ = ["fit"]
 
 STEP = 1e-3  # of a logarithm, for the derivatives
 ROUNDS = 60
-FLOOR = 1e-9  # of a start value: what is as small as this counts as nothing
+FLOOR = 1e-9  # of a start value; smaller values count as zero
 
 
 def fit(
@@ -24,7 +24,7 @@ def fit(
     Levenberg and Marquardt's method on the logarithms of the numbers, from ``start``.
     """
     if len(measured) < len(start):
-        raise DataError(f"{len(measured)} measurements cannot settle {len(start)} numbers: {', '.join(start)}")
+        raise DataError(f"{len(measured)} measurements cannot determine {len(start)} numbers: {', '.join(start)}")
     names, at = list(start), torch.tensor([math.log(value) for value in start.values()], dtype=torch.float64)
     lowest = at + math.log(FLOOR)
 
