@@ -75,7 +75,7 @@ def modules() -> dict[str, ast.Module]:
 def imports() -> list[Import]:
     """Every import between modules: at the top, inside functions, under TYPE_CHECKING."""
     return [
-        Import(name, target, node.lineno)
+        Import(name, target, getattr(node, "lineno", 0))
         for name, tree in modules().items()
         for node in ast.walk(tree)
         for target in _targets(node)

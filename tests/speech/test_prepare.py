@@ -371,7 +371,7 @@ def test_kaldi_features_are_taken(own: Path, tmp_path: Path) -> None:
         samples, _ = soundfile.read(utterance.audio, dtype="float32")
         assert np.array_equal(data.features("train")[utterance.id], extract(samples, SETTINGS.features) + 100)
     assert prepare(own, tmp_path / "data", settings).done == []
-    with pytest.raises(DataError, match=r"feats.ark: utterance \S+ has 23 features per frame, not 40; check --features"):
+    with pytest.raises(DataError, match=r"feats.ark: utterance \S+ has 23 features per frame, not 40; check"):
         prepare(own, tmp_path / "data", replace(settings, features=FeatureSettings()))
     scp = own / "train" / "feats.scp"
     scp.write_text("".join(scp.read_text().splitlines(keepends=True)[1:]))

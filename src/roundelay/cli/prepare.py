@@ -35,7 +35,9 @@ Examples:
     type=click.Choice(["speaker", "utterance", "global", "none"]),
     help="Group of utterances over which features get mean 0 and variance 1.",
 )
-@click.option("--speed", "speeds", multiple=True, type=click.FloatRange(0.5, 2), help="Add copies at this speed; repeatable.")
+@click.option(
+    "--speed", "speeds", multiple=True, type=click.FloatRange(0.5, 2), help="Add copies at this speed; repeatable."
+)
 @click.option("--lexicon", type=_FILE, help="A word and its phones per line; default: the corpus's lexicon.txt.")
 @click.option("--dictionary", type=_FILE, help="Dictionary for words that the lexicon lacks (CMU dictionary).")
 @click.option(
@@ -75,7 +77,9 @@ Examples:
 )
 @click.option("--alignments", type=_FILE, help="Use these (HTK, TextGrid, CTM, Kaldi, runs) and train no HMM-GMM.")
 @click.option("--arpa", type=_FILE, help="Language model; default: one estimated from the training transcripts.")
-@click.option("--order", default=2, show_default=True, type=click.IntRange(1), help="Order of the estimated language model.")
+@click.option(
+    "--order", default=2, show_default=True, type=click.IntRange(1), help="Order of the estimated language model."
+)
 @click.option("--smoothing", default="kneser-ney", show_default=True, type=click.Choice(["kneser-ney", "witten-bell"]))
 @click.option("--ctc", is_flag=True, help="Also make graphs for CTC models.")
 @click.option(

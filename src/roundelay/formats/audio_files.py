@@ -118,9 +118,7 @@ def _checked(path: Path, source: Any) -> Info:
     rate = source.rate if isinstance(source, sphere.SphereHeader) else source.samplerate
     found = Info(int(rate), int(source.channels), int(source.frames))
     if not _LOWEST_RATE <= found.rate <= _HIGHEST_RATE:
-        raise DataError(
-            f"{path}: the header gives a rate of {found.rate} Hz; use {_LOWEST_RATE} to {_HIGHEST_RATE} Hz"
-        )
+        raise DataError(f"{path}: the header gives a rate of {found.rate} Hz; use {_LOWEST_RATE} to {_HIGHEST_RATE} Hz")
     if found.frames <= 0 or found.frames >= 1 << 40:
         raise DataError(f"{path}: no samples in it; leave it out")
     return found
