@@ -32,7 +32,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import jobs
 from roundelay.errors import RoundelayError
-from roundelay.runtimes import launch
+from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.hosts import Hosts
 from roundelay.runtimes.processes.process_runtime import Options
 from pathlib import Path

@@ -146,7 +146,8 @@ def await_end(processes: list[int], seconds: float = 20.0) -> list[int]:
 def launcher(tmp_path: Path, **settings: Any) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """Run a launcher whose learners train for long; yield it and its learners, once they train."""
     code = (
-        "import json, sys\nsys.path.insert(0, sys.argv[1])\nimport jobs\nfrom roundelay.runtimes import launch\n"
+        "import json, sys\nsys.path.insert(0, sys.argv[1])\nimport jobs\n"
+        "from roundelay.runtimes.processes import launcher as launch\n"
         "try:\n    launch.run(jobs.entry('train_traced'), json.loads(sys.argv[2]), size=3)\n"
         "except KeyboardInterrupt:\n    sys.exit(130)\n"
     )

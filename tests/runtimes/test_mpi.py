@@ -188,7 +188,7 @@ def test_no_learners() -> None:
 @pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Path) -> None:
     code = (
-        "import sys; from roundelay.runtimes import mpi_launch\n"
+        "import sys; from roundelay.runtimes.mpi import mpi_launcher as mpi_launch\n"
         "try: mpi_launch.run(sys.argv[1], {'folder': sys.argv[2]}, size=2)\n"
         "except KeyboardInterrupt: sys.exit(130)"
     )
@@ -211,7 +211,7 @@ def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Pat
 JOINING = """
 import pathlib, sys, torch, roundelay
 from torch import nn
-from roundelay.runtimes import mpi
+from roundelay.runtimes.mpi import mpi_runtime as mpi
 mpi.PATIENCE_SECONDS = 0.5
 torch.manual_seed(0)
 model = nn.Linear(2, 1)
@@ -231,7 +231,7 @@ learner.close()
 HERE = """
 import sys
 from roundelay.errors import SettingsError
-from roundelay.runtimes import mpi_launch
+from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
 def prepare():
     if sys.argv[2:]:
         raise SettingsError("runs/a: exists already")
