@@ -1,4 +1,4 @@
-"""The command line in a process of its own, as a user runs it."""
+"""``roundelay corpus``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from command import ROUNDELAY
+from command import call
 from corpus_files import write_audio, write_lines, write_split_files
 
 
 def roundelay(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [*ROUNDELAY, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = call(*map(str, arguments))
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     return done

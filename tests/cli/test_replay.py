@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from command import ROUNDELAY
-
-
-def call(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ROUNDELAY, *words], capture_output=True, text=True, timeout=110)
+from command import call
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from command import ROUNDELAY
+from command import ROUNDELAY, call
 from killing import LOCKSTEP, kill_and_resume, undisturbed, words
 from roundelay.cli.resume import command as resume
 from roundelay.strategies import STRATEGIES
@@ -26,10 +26,6 @@ pytestmark = [pytest.mark.timeout(600)]
 
 SEED = random.SystemRandom().randrange(10_000)
 """Another moment each time; a failure tells it."""
-
-
-def call(*given: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ROUNDELAY, *given], capture_output=True, text=True, timeout=250, **more)
 
 
 @pytest.mark.slow

@@ -10,15 +10,10 @@ import subprocess
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from command import ROUNDELAY
-
-
-def call(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ROUNDELAY, *words], capture_output=True, text=True, timeout=110, **more)
+from command import ROUNDELAY, call
 
 
 @pytest.fixture

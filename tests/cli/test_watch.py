@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -108,19 +107,17 @@ def test_without_a_terminal_it_prints_evaluations_and_ends_with_the_run(run: Pat
     record = run / "record.jsonl"
     record.write_text(steps(10) + line("evaluate", "learner 0", 1.0, minibatch=10, error=0.4, epoch=1.0))
 
-    def go_on() -> None:
-        time.sleep(1.0)
+    command = [*ROUNDELAY, "watch", str(run), "--interval", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        first = watching.stdout.readline()
         with record.open("a") as file:
             file.write(line("evaluate", "learner 0", 2.0, minibatch=20, error=0.3, epoch=2.0))
         (run / "model.json").write_text("{}")
-
-    later = threading.Thread(target=go_on)
-    later.start()
-    done = call("watch", str(run), "--interval", "0.1")
-    later.join()
-    assert done.returncode == 0
-    assert [words.split("  ")[2] for words in done.stdout.splitlines()[:2]] == ["error 40.00 %", "error 30.00 %"]
-    assert done.stdout.splitlines()[2].startswith("finished")
+        second, last = watching.stdout.read().splitlines()[:2]
+    assert watching.returncode == 0
+    assert [words.split("  ")[2].strip() for words in (first, second)] == ["error 40.00 %", "error 30.00 %"]
+    assert last.startswith("finished")
 
 
 def test_an_empty_record_is_waited_for(run: Path) -> None:
