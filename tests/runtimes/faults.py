@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,12 @@ class Fault:
     learner: int
     after_seconds: float
     signals: tuple[int, ...] = (signal.SIGKILL,)
-    pause_seconds: float = 0.0
+    pause_seconds: float | None = 0.0
+    """Between two signals; None: until the others have gone on without the learner."""
     at: float = field(default=0.0, init=False)
     """When it happened, in seconds since the run began."""
+    over: float = field(default=0.0, init=False)
+    """When the last signal was sent, likewise."""
 
     def wreak(self, folder: Path, size: int) -> None:
         while len(list(folder.glob("pid-?"))) < size:
@@ -48,8 +52,32 @@ class Fault:
         process, began = json.loads((folder / f"pid-{self.learner}").read_text())
         self.at = time.time() - began
         for index, number in enumerate(self.signals):
-            time.sleep(self.pause_seconds if index else 0.0)
+            if index and self.pause_seconds is None:
+                await_true(lambda: went_on(folder, self.at))
+            elif index:
+                time.sleep(self.pause_seconds or 0.0)
+            self.over = time.time() - began
             os.kill(process, number)
+
+
+def await_true(what: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Wait until it is true, or for so long."""
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """Return all that the learners have recorded up to now."""
+    parts = [part.read_text().splitlines() for part in folder.glob("record-*.jsonl")]
+    return [json.loads(line) for part in parts for line in part if line.endswith("}")]
+
+
+def went_on(folder: Path, after: float) -> bool:
+    """Tell whether a learner was noticed to be lost after this moment, and others have trained since."""
+    lines = lines_of(folder)
+    lost = [line["time"] for line in lines if line["event"] == "lost" and line["time"] > after]
+    return any(line["event"] == "step" and line["time"] > min(lost) for line in lines) if lost else False
 
 
 @dataclass

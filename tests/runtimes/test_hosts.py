@@ -11,13 +11,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jobs
 import pytest
+from faults import await_true, lines_of
 
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes import environment
@@ -225,10 +225,7 @@ def test_a_host_that_vanishes(tmp_path: Path) -> None:
             "folder": str(tmp_path), "options": {"heartbeat_timeout": 2.0},
         }  # fmt: skip
         first, second = start(what, "ip", "netns", "exec", one), start(what, "ip", "netns", "exec", two)
-        deadline = time.monotonic() + 90
-        while len(list(tmp_path.glob("pid-?"))) < 4 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.5)
+        await_true(lambda: len({line["who"] for line in lines_of(tmp_path) if line["event"] == "step"}) == 4)
         subprocess.run(["ip", "-n", two, "link", "set", "lo", "down"], check=True)
         cable = subprocess.run(["ip", "-n", two, "-br", "link"], check=True, capture_output=True, text=True).stdout
         name = next(line.split("@")[0] for line in cable.splitlines() if line.startswith("rdl"))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
+from faults import await_true, lines_of, went_on
 from test_hosts import outcome, start, two_namespaces
+
+LEARNERS = {f"learner {number}" for number in range(4)}
 
 
 def set_cable(namespace: str, state: str) -> None:
@@ -18,13 +18,6 @@ def set_cable(namespace: str, state: str) -> None:
     links = subprocess.run(["ip", "-n", namespace, "-br", "link"], check=True, capture_output=True, text=True).stdout
     cable = next(line.split("@")[0] for line in links.splitlines() if line.startswith("rdl"))
     subprocess.run(["ip", "-n", namespace, "link", "set", cable, state], check=True)
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    found = []
-    for part in folder.glob("record-*.jsonl"):
-        found += [json.loads(line) for line in part.read_text().splitlines() if line.endswith("}")]
-    return found
 
 
 @pytest.mark.slow
@@ -39,12 +32,10 @@ def test_a_host_that_comes_back(tmp_path: Path) -> None:
             "folder": str(tmp_path), "options": {"heartbeat_timeout": 1.0},
         }  # fmt: skip
         first, second = start(what, "ip", "netns", "exec", one), start(what, "ip", "netns", "exec", two)
-        deadline = time.monotonic() + 90
-        while len(list(tmp_path.glob("pid-?"))) < 4 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1.0)
+        await_true(lambda: {line["who"] for line in lines_of(tmp_path) if line["event"] == "step"} == LEARNERS)
+        before = max(line["time"] for line in lines_of(tmp_path))
         set_cable(two, "down")
-        time.sleep(4.0)
+        await_true(lambda: went_on(tmp_path, before))
         set_cable(two, "up")
         results, others = outcome(first), outcome(second)
     assert isinstance(results, list), results

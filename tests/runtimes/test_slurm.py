@@ -67,7 +67,7 @@ def test_a_job_that_was_requeued_resumes(root: Path, tmp_path: Path) -> None:
         await_file(run / "checkpoints", "*/rank-1.json")
         assert not (run / "model.json").exists(), "it had ended already"
         subprocess.run(["scontrol", "requeue", job], check=True)
-        time.sleep(2)
+        await_state(job, "PENDING")
         subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
         await_file(run, "trace.json")
     finally:
@@ -76,6 +76,14 @@ def test_a_job_that_was_requeued_resumes(root: Path, tmp_path: Path) -> None:
     record = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
     assert sum(event["event"] == "resumed" for event in record) == 1
     assert sorted(event["minibatch"] for event in record if event["event"] == "step") == list(range(6000))
+
+
+def await_state(job: str, state: str) -> None:
+    deadline = time.monotonic() + 60
+    asked = ["squeue", "--noheader", "--jobs", job, "--format", "%T"]
+    while subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != state:
+        assert time.monotonic() < deadline, f"job {job} is not {state}"
+        time.sleep(0.1)
 
 
 def await_file(folder: Path, pattern: str) -> None:
