@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -242,8 +240,9 @@ def fail_serving(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
 
 
 def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
-    """Step in lockstep; one stops itself for a while, the others go on without it until it asks to come back."""
+    """Step in lockstep; one stops itself until the others have gone on without it, and asks to come back."""
     learner, mine = Learner(nn.Linear(2, 2)), runtime.place.learner
+    asleep = Path(settings["folder"], "asleep")
     report: dict[str, Any] = {"holds": False, "trained": []}
 
     async def run() -> dict[str, Any]:
@@ -255,23 +254,19 @@ def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, An
                 while True:
                     if view.generation == 0 and mine == settings["stopped"] and not stopped:
                         stopped = True
-                        stop_for_a_while(2.5)
+                        asleep.write_text(str(os.getpid()))
+                        os.kill(os.getpid(), signal.SIGSTOP)
                     time.sleep(0.01)
                     everyone = await learner.comm.gather(torch.tensor([runtime.has_newcomers()]))
                     if view.generation and view.size == 3:
                         mean = await learner.comm.mean(torch.ones(1))
                         holders = [[each["holds"], each["trained"]] for each in view.plan["reports"]]
                         return {"rank": view.rank, "size": view.size, "mean": float(mean), "holders": holders}
+                    if view.size == 2 and asleep.exists():
+                        os.kill(int(asleep.read_text()), signal.SIGCONT)
                     if bool(everyone[0]):
                         raise LearnerLost("a newcomer waits")
             except LearnerLost:
                 continue
 
     return runtime.run(run())
-
-
-def stop_for_a_while(seconds: float) -> None:
-    """Stop this process, and have another wake it."""
-    code = "import os, signal, sys, time; time.sleep(float(sys.argv[2])); os.kill(int(sys.argv[1]), signal.SIGCONT)"
-    subprocess.Popen([sys.executable, "-c", code, str(os.getpid()), str(seconds)])
-    os.kill(os.getpid(), signal.SIGSTOP)

@@ -95,9 +95,10 @@ def test_a_learner_that_never_wakes_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["gloo", "shared"])
-def test_a_stopped_learner_is_let_in_again(transport: str) -> None:
+def test_a_stopped_learner_is_let_in_again(transport: str, tmp_path: Path) -> None:
     options = Options(transport=transport, heartbeat_timeout=1.0)  # type: ignore[arg-type]  # one of its literals
-    results = launch.run(jobs.entry("come_back"), {"stopped": 1}, size=3, options=options)
+    told = {"stopped": 1, "folder": str(tmp_path)}
+    results = launch.run(jobs.entry("come_back"), told, size=3, options=options)
     assert [result["rank"] for result in results] == [0, 2, 1], "newcomers come last"
     assert {result["size"] for result in results} == {3}
     assert {result["mean"] for result in results} == {1.0}
