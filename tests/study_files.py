@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
-
-from command import ROUNDELAY
 
 SMALL = """
 title = "small"
@@ -38,10 +35,6 @@ def write_study(path: Path, **changes: Any) -> Path:
     }  # fmt: skip
     path.write_text(SMALL.format(**settings | changes))
     return path
-
-
-def call(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ROUNDELAY, *words], capture_output=True, text=True, timeout=110, **more)
 
 
 def fake_cell(folder: Path, planned: dict[str, Any], errors: list[float], *, seconds: float = 1.0) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from command import ROUNDELAY
+from command import ROUNDELAY, call
 
 STUDY = """
 strategies = {strategies}
@@ -32,10 +32,6 @@ budget = {{ epochs = {epochs}, evaluate_every = 20 }}
 def write(path: Path, strategies: str = '["averaging"]', target: float = 0.9, epochs: int = 1) -> Path:
     path.write_text(STUDY.format(strategies=strategies, target=target, epochs=epochs))
     return path
-
-
-def call(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ROUNDELAY, *words], capture_output=True, text=True, timeout=110)
 
 
 @pytest.mark.slow
