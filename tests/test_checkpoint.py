@@ -412,6 +412,7 @@ def test_with_patience_training_pauses_until_there_is_room(tmp_path: Path, monke
     assert Checkpoints(tmp_path).positions()[0] == 56
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes_stops_the_run(tmp_path: Path, root: Path) -> None:
     run = tmp_path / "run"
     words = ["train", str(root / "experiments" / "tiny.toml"), "--out", str(run), "--on", "simulator"]

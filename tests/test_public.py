@@ -26,6 +26,7 @@ def test_every_strategy_is_public_by_its_class() -> None:
         assert getattr(roundelay, kind.__name__) is kind
 
 
+@pytest.mark.slow
 def test_importing_costs_little_beyond_torch() -> None:
     code = (
         "import torch, torch.distributed, time; t = time.process_time(); "
@@ -80,6 +81,7 @@ def test_experiments_are_toml_only(root: Path) -> None:
     assert not list((root / "experiments").rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_versions_are_told() -> None:
     said = subprocess.run(
         [sys.executable, "-c", "import json, roundelay.runs.run_folder as r; print(json.dumps(r.versions()))"],

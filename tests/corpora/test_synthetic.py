@@ -60,6 +60,7 @@ def test_the_same_seed_gives_the_same_bytes_with_any_number_of_processes(tmp_pat
     assert digests(tmp_path / "1") == digests(tmp_path / "2") == digests(tmp_path / "3")
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_gives_the_same_bytes_again(corpus: Path, tmp_path: Path) -> None:
     generator.make_corpus(tmp_path / "again", hours=HOURS, jobs=1)
     assert digests(tmp_path / "again") == digests(corpus)

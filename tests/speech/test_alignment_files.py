@@ -201,6 +201,7 @@ def test_any_bytes_are_read_or_refused(kind: str, content: bytes) -> None:
 WORD = st.text(alphabet=st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(st.tuples(st.integers(1, 500), WORD), min_size=1, max_size=10))
 def test_textgrids_keep_any_label(lengths: Iterable[tuple[int, str]]) -> None:
