@@ -47,7 +47,7 @@ def test_windows_are_whole_periods() -> None:
 def test_every_period_is_found(name: str) -> None:
     kind, given = STRATEGIES[name], SETTINGS.get(name, {})
     assert period_of(kind(**given), 100) == given.get("block", given.get("period", 1))
-    if kind.join_interval is not Strategy.boundary:  # learners hold the same every so many steps only
+    if kind.join_interval is not Strategy.join_interval:  # learners hold the same every so many steps only
         assert period_setting(kind) is not None
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import jobs
 import pytest
-from faults import await_true, lines_of
 
+from faults import await_true, lines_of
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import launcher as launch

@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from faults import await_true, lines_of, went_on
 from test_hosts import outcome, start, two_namespaces
+
+from faults import await_true, lines_of, went_on
 
 LEARNERS = {f"learner {number}" for number in range(4)}
 
