@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= demo
+WORKERS ?= 2
 
 .PHONY: demo test test-fast check fix bench docs faults audit
 
@@ -15,10 +16,10 @@ demo: .venv/ready
 	$(BIN)/roundelay demo --out $(OUT)
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-fast: .venv/ready
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

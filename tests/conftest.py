@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -17,6 +18,14 @@ hypothesis.settings.register_profile(  # a busy machine is no failure
 )
 hypothesis.settings.load_profile("unhurried")
 torch.set_num_threads(1)  # as learners have it by default; two threads each would fight for the cores
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share tests between workers as `sharing` says."""
+    from sharing import Shares
+
+    return Shares(config, log)
 
 
 @pytest.fixture(scope="session")
