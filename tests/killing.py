@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from command import ROUNDELAY
+from command import ROUNDELAY, call
 from roundelay.training.checkpoint_files import Checkpoints
 
 EXPERIMENT = Path(__file__).resolve().parents[1] / "experiments" / "tiny.toml"
@@ -89,7 +89,7 @@ def kill_and_resume(strategy: str, run: Path, like: Path, pace: Pace, seed: int,
     if rng.random() < 0.5:
         left = [position for position in pace.positions if position >= newest(run)]
         killed.moments.append(kill(["resume", str(run)], run, rng.choice(left), pace, rng))
-    done = subprocess.run([*ROUNDELAY, "resume", str(run)], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    done = call("resume", str(run))
     assert done.returncode == 0, done.stderr
     killed.same = (run / "model.safetensors").read_bytes() == (like / "model.safetensors").read_bytes()
     return killed
