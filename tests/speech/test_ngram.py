@@ -138,7 +138,7 @@ def test_prose_before_the_data_is_skipped(tmp_path: Path) -> None:
         ("\\end\\", "", "not a complete ARPA file"),
         ("\\data\\", "", "not a complete ARPA file"),
         ("-0.5 a\n", "-0.5 a b c\n", "G.arpa:6: expected log10"),
-        ("-0.5 a", "half a", "G.arpa:6: 'half a' has something else"),
+        ("-0.5 a", "half a", "G.arpa:6: expected a number in 'half a'"),
     ],
 )
 def test_bad_arpa(tmp_path: Path, old: str, new: str, complaint: str) -> None:

@@ -35,9 +35,7 @@ Examples:
     type=click.Choice(["speaker", "utterance", "global", "none"]),
     help="Group of utterances over which features get mean 0 and variance 1.",
 )
-@click.option(
-    "--speed", "speeds", multiple=True, type=click.FloatRange(0.5, 2), help="Add copies at this speed; repeatable."
-)
+@click.option("--speed", "speeds", multiple=True, type=click.FloatRange(0.5, 2), help="Add copies at this speed.")
 @click.option("--lexicon", type=_FILE, help="A word and its phones per line; default: the corpus's lexicon.txt.")
 @click.option("--dictionary", type=_FILE, help="Dictionary for words that the lexicon lacks (CMU dictionary).")
 @click.option(
@@ -75,8 +73,8 @@ Examples:
     type=click.FloatRange(0, min_open=True),
     help="Train the HMM-GMM on at most this many hours.",
 )
-@click.option("--alignments", type=_FILE, help="Use these (HTK, TextGrid, CTM, Kaldi, runs) and train no HMM-GMM.")
-@click.option("--arpa", type=_FILE, help="Language model; default: one estimated from the training transcripts.")
+@click.option("--alignments", type=_FILE, help="Use these (HTK, TextGrid, CTM, Kaldi, runs); train no HMM-GMM.")
+@click.option("--arpa", type=_FILE, help="Language model; default: estimated from the training transcripts.")
 @click.option(
     "--order", default=2, show_default=True, type=click.IntRange(1), help="Order of the estimated language model."
 )

@@ -49,7 +49,7 @@ def write_splits(out: Path, divided: Mapping[str, Iterable[Utterance]]) -> None:
 
 
 def split_name(part: str) -> str:
-    """Return the split of a part: train-clean-5 is in train, dev-clean in dev; other parts keep their name."""
+    """Return the split of a part by its usual name: train-clean-5 is train, dev-clean is dev; others keep theirs."""
     if part.startswith("train"):
         return "train"
     known = {"dev-clean": "dev", "dev-clean-2": "dev", "valid": "dev", "validation": "dev", "test-clean": "test"}
