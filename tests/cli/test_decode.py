@@ -67,7 +67,7 @@ def test_transcribe_prints_text_with_times(run: Path) -> None:
 
 def test_transcribe_takes_the_weights_that_another_run_chose(run: Path) -> None:
     audio = sorted((decodable.place() / "corpus" / "test").glob("*.wav"))[0]
-    with pytest.raises(DataError, match="no weights chosen there for flat; decode with it first"):
+    with pytest.raises(DataError, match="no weights tuned for flat; decode with it first"):
         call(transcribe, run, audio, "--language", "flat", "--weights-of", run)
     call(decode, run, "--split", "dev", "--language", "flat")
     weights = json.loads((run / "decode" / "tuned-flat.json").read_text())["weights"]
@@ -102,10 +102,10 @@ def test_bad_input_is_one_line(
 ) -> None:
     for arguments, expected in (
         (("decode", tmp_path / "nowhere"), "does not exist"),
-        (("decode", tmp_path), "no trained acoustic model there"),
+        (("decode", tmp_path), "no trained acoustic model"),
         (("decode", run, "--language", "bigam"), "did you mean 'bigram'"),
         (("decode", run, "--split", "tset", *GIVEN), "did you mean 'test'"),
-        (("transcribe", tmp_path, run / "model.json"), "no trained acoustic model there"),
+        (("transcribe", tmp_path, run / "model.json"), "no trained acoustic model"),
         (("transcribe", run, run / "model.json", *GIVEN), "model.json: not audio that can be read"),
         (("export", run), "roundelay: export: no format given; use --onnx"),
     ):

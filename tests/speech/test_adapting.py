@@ -123,9 +123,9 @@ def test_vectors_are_made_again_alone(corpus: Path, data: Path) -> None:
 def test_without_adaptation_what_is_left_over_is_refused(corpus: Path, data: Path) -> None:
     plain = prepare(corpus, data, tones.SETTINGS).data
     assert (data / "adapted" / "dev").is_dir()
-    with pytest.raises(DataError, match="no adapted there; prepare the data with --adapt"):
+    with pytest.raises(DataError, match="prepared without adapted; prepare the data with --adapt"):
         plain.features("dev", "adapted")
-    with pytest.raises(DataError, match="no ivectors there; prepare the data with --ivectors"):
+    with pytest.raises(DataError, match="prepared without ivectors; prepare the data with --ivectors"):
         plain.ivectors("dev")
     with pytest.raises(SettingsError, match="unknown kind of features 'adpted'; did you mean 'adapted'"):
         plain.features("dev", "adpted")

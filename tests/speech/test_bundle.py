@@ -87,7 +87,7 @@ def test_writing_again_changes_nothing_unless_the_data_did(prepared: PreparedDat
 
 
 def test_what_the_data_lack_is_refused_before_anything_is_written(prepared: PreparedData, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no adapted there; prepare the data with --adapt"):
+    with pytest.raises(DataError, match="prepared without adapted; prepare the data with --adapt"):
         write_bundle(prepared, tmp_path, kinds=["plain", "adapted"])
     with pytest.raises(SettingsError, match="unknown objective 'cct'; did you mean 'ctc'"):
         write_bundle(prepared, tmp_path, objective="cct")
@@ -101,14 +101,14 @@ def run(prepared: PreparedData, tmp_path: Path) -> Path:
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no trained acoustic model there"):
+    with pytest.raises(DataError, match="no trained acoustic model"):
         Bundle.open(tmp_path)
 
 
 def test_a_file_that_did_not_arrive_is_named(run: Path) -> None:
     path = run / "acoustic" / "graphs" / "flat.fst"
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(DataError, match=r"flat.fst: is not whole; copy the run again"):
+    with pytest.raises(DataError, match=r"flat.fst: is incomplete; copy the run again"):
         Bundle.open(run)
     path.unlink()
     with pytest.raises(DataError, match=r"flat.fst: is missing; copy the run again"):
@@ -141,5 +141,5 @@ def test_ctc_without_its_graphs_is_named(data: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "data" / "graphs").glob("*-ctc.fst"):
         path.unlink()
     write_bundle(open_prepared(tmp_path / "data"), tmp_path / "run", objective="ctc")
-    with pytest.raises(DataError, match="no CTC graph there; prepare the data with --ctc"):
+    with pytest.raises(DataError, match="no CTC graph; prepare the data with --ctc"):
         Bundle.open(tmp_path / "run").graph("flat")

@@ -116,7 +116,7 @@ def test_how_often_what_was_said_was_decoded(place: Path, run: Path, tmp_path: P
 
 def test_a_moved_run_without_data_says_so(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "run", tmp_path / "run")
-    with pytest.raises(DataError, match="the data it was trained on are not at .*; give --data"):
+    with pytest.raises(DataError, match="its training data are not at .*; give --data"):
         decode_run(tmp_path / "run", None, "test", language="flat")
 
 
@@ -189,7 +189,7 @@ def test_the_walk_goes_to_fewer_errors(run: Path) -> None:
 
 
 def test_weights_can_be_taken_from_another_run(place: Path, run: Path) -> None:
-    with pytest.raises(DataError, match="no weights chosen there for flat; decode with it first"):
+    with pytest.raises(DataError, match="no weights tuned for flat; decode with it first"):
         decode_run(run, None, "test", language="flat", settings=DecodeSettings(weights_of=run))
     decode_run(run, None, "test", language="flat")
     shutil.copytree(run, run.parent / "twin", ignore=shutil.ignore_patterns("decode"))
@@ -204,15 +204,15 @@ def test_without_dev_usual_weights_are_taken_and_said(
     shutil.copytree(place / "run", tmp_path / "run", ignore=shutil.ignore_patterns("decode"))
     found = decode_run(tmp_path / "run", place / "corpus" / "test", "test", language="flat")
     assert found.report["tuned_on"] is None
-    assert "no dev split to choose weights on" in caplog.text
+    assert "no dev split to tune weights on" in caplog.text
 
 
 def test_what_was_trained_on_is_not_tuned_on(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = (run / "settings.toml").read_text()
     (run / "settings.toml").write_text(settings.replace("[task]", '[task]\ntrain = ["train", "dev"]'))
     assert decode_run(run, None, "dev", language="flat").report["tuned_on"] is None
-    assert "trained on dev; its error rate says little" in caplog.text
-    assert "so no weights are chosen on it" in caplog.text
+    assert "trained on dev, so its error rate is too optimistic" in caplog.text
+    assert "so weights are not tuned on it" in caplog.text
 
 
 def test_alternatives_are_different_and_ordered(run: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_model_of_other_features_is_refused(place: Path, run: Path) -> None:
     description = run / "acoustic" / "bundle.json"
     said = json.loads(description.read_text())
     description.write_text(json.dumps(said | {"inputs": 30}))
-    with pytest.raises(DataError, match=r"hidden.0.weight is \[32, 115\] and features of 30 numbers a frame"):
+    with pytest.raises(DataError, match=r"hidden.0.weight is \[32, 115\], but 30 features per frame"):
         load_network(run, Bundle.open(run))
 
 

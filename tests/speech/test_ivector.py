@@ -137,7 +137,7 @@ def test_bad_input_is_refused() -> None:
     rows = [BaumWelch(np.ones(4), np.ones((4, 3)))] * 2
     with pytest.raises(SettingsError, match=r"ivector\.size must be from 1 to 12, not 13"):
         train_ivectors(background(), rows, 13)
-    with pytest.raises(DataError, match="1 speakers do not tell"):
+    with pytest.raises(DataError, match="1 speakers are too few"):
         train_ivectors(background(), rows[:1], 2)
     model = IvectorModel(background(), np.zeros((4, 3, 2)))
     with pytest.raises(DataError, match="u9: features are not finite at frame 1"):

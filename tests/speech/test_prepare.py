@@ -180,7 +180,7 @@ def test_an_interrupted_preparation_resumes(corpus: Path, prepared: Path, tmp_pa
             if line.strip() in names:
                 process.send_signal(signal.SIGKILL)
                 break
-    with pytest.raises(DataError, match="no prepared data there, or not whole"):
+    with pytest.raises(DataError, match="no prepared data, or incomplete"):
         open_prepared(out)
     done = prepare(corpus, out, SETTINGS).done
     assert done == ALL[ALL.index(after) :] or after == "features"
@@ -191,7 +191,7 @@ def test_an_interrupted_preparation_resumes(corpus: Path, prepared: Path, tmp_pa
 
 
 def test_two_at_once_are_refused(corpus: Path, data: Path) -> None:
-    with cached_stages.lock_folder(data), pytest.raises(DataError, match="another preparation is at work there"):
+    with cached_stages.lock_folder(data), pytest.raises(DataError, match="in use by another preparation"):
         prepare(corpus, data, SETTINGS)
     assert prepare(corpus, data, SETTINGS).done == []
 
@@ -244,7 +244,7 @@ def test_bad_audio_is_named_with_its_utterance(own: Path, tmp_path: Path) -> Non
     (own / "train" / "train0-u00.wav").write_bytes(b"")
     with pytest.raises(DataError, match=r"train0-u00.wav: empty audio file .* \(utterance train0-u00\)"):
         prepare(own, tmp_path / "data", SETTINGS)
-    with pytest.raises(DataError, match="not whole"):
+    with pytest.raises(DataError, match="incomplete"):
         open_prepared(tmp_path / "data")
 
 
@@ -260,7 +260,7 @@ def test_a_full_disk_is_one_line(own: Path, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(DataError, match=r"features/train/shard-00000.raw: cannot be written: No space left on device"):
         prepare(own, tmp_path / "data", SETTINGS)
     monkeypatch.undo()
-    with pytest.raises(DataError, match="not whole"):
+    with pytest.raises(DataError, match="incomplete"):
         open_prepared(tmp_path / "data")
     assert prepare(own, tmp_path / "data", SETTINGS).done == [s for s in ALL if s != "corpus"]
 
@@ -348,7 +348,7 @@ def test_brought_states_and_what_is_wrong_with_them(corpus: Path, prepared: Path
     names = [row.split()[0] for row in rows[:2]]
     assert failed.keys() == set(names)
     assert failed[names[1]] == "not in states.txt"
-    assert "frames are aligned and" in failed[names[0]]
+    assert "frames are aligned, but" in failed[names[0]]
     source.write_text("\n".join(rows).replace("iy_s", "xx_s") + "\n")
     with pytest.raises(DataError, match=r"states.txt: utterance \S+ has a phone that the lexicon lacks: 'xx'"):
         prepare(corpus, tmp_path / "data", replace(SETTINGS, alignments=source))

@@ -216,7 +216,7 @@ def test_priors_and_scale_are_applied() -> None:
 def test_a_graph_that_does_not_fit_is_named() -> None:
     graph = build_graph(LEXICON, model(), Monophones())
     check_fit(graph, Monophones.num_senones, "G")
-    with pytest.raises(DataError, match="G: the graph needs 15 outputs and the model has 14"):
+    with pytest.raises(DataError, match="G: the graph needs 15 outputs, but the model has 14"):
         check_fit(graph, 14, "G")
 
 

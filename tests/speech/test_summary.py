@@ -90,7 +90,7 @@ def test_an_alignment_that_does_not_fit_is_found(data: Path) -> None:
 
 
 def test_a_folder_without_data_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no prepared data there"):
+    with pytest.raises(DataError, match="no prepared data"):
         check_prepared(tmp_path)
 
 

@@ -192,7 +192,7 @@ def test_training_on_nothing_but_short_utterances_is_refused() -> None:
         ({"features": np.zeros((0, 4))}, r"s1-001: features of shape \(0, 4\)"),
         ({"features": np.zeros(7)}, r"s1-001: features of shape \(7,\)"),
         ({"features": np.full((50, 4), np.nan)}, "s1-001: features are not finite at frame 0"),
-        ({"features": np.zeros((50, 5))}, "s1-001: 5 features a frame where the utterances before have 4"),
+        ({"features": np.zeros((50, 5))}, "s1-001: 5 features per frame, but the utterances before have 4"),
         ({"words": ["AE", "ZEBRA"]}, "s1-001: 'ZEBRA' has no pronunciation"),
         ({"speaker": None}, "s1-001: has no speaker"),
         ({"features": None}, "s1-001: has a transcript but no features"),

@@ -124,13 +124,13 @@ def test_a_long_file_is_transcribed_as_a_short_one(run: Path, tmp_path: Path) ->
 
 def test_bad_files_are_named(run: Path, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "short.wav", np.zeros(200), tones.RATE)
-    with pytest.raises(DataError, match=r"short.wav: 0.013 s of audio; a frame alone takes 0.025 s"):
+    with pytest.raises(DataError, match=r"short.wav: 0.013 s of audio; one frame needs 0.025 s"):
         transcribe(run, [tmp_path / "short.wav"], settings=FIXED)
     (tmp_path / "no.wav").write_text("words")
     with pytest.raises(DataError, match=r"no.wav: not audio that can be read"):
         transcribe(run, [tmp_path / "no.wav"], settings=FIXED)
     soundfile.write(tmp_path / "low.wav", np.zeros(8000), 8000)
-    with pytest.raises(DataError, match=r"low.wav: 8000 samples a second, and the run was trained on 16000"):
+    with pytest.raises(DataError, match=r"low.wav: 8000 Hz, but the run was trained on 16000"):
         transcribe(run, [tmp_path / "low.wav"], settings=FIXED)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: no audio in it"):

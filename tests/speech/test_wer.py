@@ -117,7 +117,7 @@ def test_other_utterances_or_transcripts_are_refused() -> None:
     one = Wer.from_words({"a": ["X"], "b": ["Y"]}, {})
     with pytest.raises(DataError, match="only one of the two has utterance 'b'"):
         compare_wer(one, Wer.from_words({"a": ["X"]}, {}))
-    with pytest.raises(DataError, match="utterance 'b' has another transcript in each"):
+    with pytest.raises(DataError, match="utterance 'b' has two different transcripts"):
         compare_wer(one, Wer.from_words({"a": ["X"], "b": ["Z"]}, {}))
 
 

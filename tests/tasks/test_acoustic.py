@@ -191,7 +191,7 @@ def test_refused(settings: dict[str, Any], said: str, toned: str) -> None:
 
 
 def test_what_the_data_lack_is_refused(toned: str, tmp_path: Any) -> None:
-    with pytest.raises(DataError, match="no prepared data there"):
+    with pytest.raises(DataError, match="no prepared data"):
         tiny(str(tmp_path))
     with pytest.raises(DataError, match="unknown split 'test'"):
         tiny(toned, held_out_split="test")

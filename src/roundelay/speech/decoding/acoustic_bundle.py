@@ -1,4 +1,4 @@
-"""What a trained run keeps of the data it was trained on, so that it decodes wherever it is moved.
+"""The acoustic bundle: files of the prepared data that a run needs for decoding, copied into its folder.
 
 ::
 
@@ -7,8 +7,8 @@
       lexicon.txt  phones.txt  words.txt  unknown.txt  vocabulary.txt
       tree.safetensors                    senones by phone and context
       graphs/NAME.fst  G.arpa             from senones (or CTC's phones) to words
-      hmm/                                where the network hears adapted features: what adapts them
-      ivectors/                           where it hears speaker vectors: what makes them
+      hmm/                                if the network uses adapted features: the model that adapts them
+      ivectors/                           if the network uses speaker vectors: the model that makes them
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def write_bundle(
     objective: str = "ce",
     train: Sequence[str] = (),
 ) -> None:
-    """Write into the run ``folder`` all that decoding needs of ``prepared``, bundle.json last.
+    """Copy all files of ``prepared`` that decoding needs into the run ``folder``; write bundle.json last.
 
-    ``kinds``, ``ivectors`` and ``objective`` are the run's: what ``Prepared.inputs`` was asked for, and whether the
-    outputs are senones (``ce``) or phones after a blank (``ctc``).  ``train`` names the splits that it was trained on,
-    where these are not those that the data have for it.  A bundle of the same data is left as it is.
+    ``kinds`` and ``ivectors`` are the arguments of ``PreparedData.inputs`` in the run.  Outputs are senones if
+    ``objective`` is ``ce``, a blank and phones if it is ``ctc``.  ``train`` lists the splits that the run was trained
+    on; default: the training splits of the data.  A bundle of the same data is not changed.
     """
     if objective not in OBJECTIVES:
         raise SettingsError(f"unknown objective {suggest(objective, OBJECTIVES)}")
-    inputs = prepared.inputs(prepared.train_splits[0], kinds, ivectors=ivectors)  # refuses what the data lack
+    inputs = prepared.inputs(prepared.train_splits[0], kinds, ivectors=ivectors)  # raises if the data lack them
     target = Path(folder) / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     description = _describe(prepared, target, kinds, ivectors, objective) | {"inputs": inputs.dim}
@@ -102,7 +102,7 @@ def _describe(
 
 
 def _files(prepared: PreparedData, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
-    """Name the files to take along, as both folders have them."""
+    """Yield the files to copy, relative to both folders."""
     yield from _WORDS
     yield from (f"graphs/{name}.fst" for name in prepared.graph_names)
     yield from _HMM if "adapted" in kinds else ()
@@ -110,7 +110,7 @@ def _files(prepared: PreparedData, kinds: Sequence[str], ivectors: bool) -> Iter
 
 
 def _source_rate(prepared: PreparedData) -> int | None:
-    """Look at what rate training was recorded; features may have been made at a higher one."""
+    """Return the sample rate of the training audio; features may have been made at a higher rate."""
     first = prepared.utterances(prepared.train_splits[0])[0].audio
     return audio_files.info(first).rate if first.is_file() else None
 
@@ -120,20 +120,20 @@ def _identity(path: Path) -> dict[str, Any]:
 
 
 class Bundle:
-    """Give typed access to what a run took along; ``Bundle.open(RUN)``."""
+    """Read access to the bundle of a run; ``Bundle.open(RUN)``."""
 
     def __init__(self, run: Path) -> None:
         self.run = Path(run)
         self.folder = self.run / FOLDER
         if not (self.folder / DESCRIPTION).is_file():
             raise DataError(
-                f"{self.run}: no trained acoustic model there ({FOLDER}/{DESCRIPTION} is missing); give the folder of "
+                f"{self.run}: no trained acoustic model ({FOLDER}/{DESCRIPTION} is missing); give the folder of "
                 f"a run of an acoustic task"
             )
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
         if self.description.get("version") != _VERSION:
             raise DataError(
-                f"{self.folder / DESCRIPTION}: version {self.description.get('version')!r}, and this is for {_VERSION}"
+                f"{self.folder / DESCRIPTION}: version {self.description.get('version')!r}; this reads {_VERSION}"
             )
         self._check_sizes()
         self.feature_settings = FeatureSettings(**self.description["features"])
@@ -153,11 +153,11 @@ class Bundle:
         for name, said in self.description["files"].items():
             path = self.folder / name
             if not path.is_file() or path.stat().st_size != said["bytes"]:
-                state = "is not whole" if path.is_file() else "is missing"
-                raise DataError(f"{path}: {state}; copy the run again, with all that is below {FOLDER}")
+                state = "is incomplete" if path.is_file() else "is missing"
+                raise DataError(f"{path}: {state}; copy the run again, with all files below {FOLDER}")
 
     def verify(self) -> None:
-        """Read every byte and compare digests."""
+        """Read all files and compare their digests."""
         for name, said in self.description["files"].items():
             if file_digest(self.folder / name) != said["sha256"]:
                 raise DataError(f"{self.folder / name}: changed since the run was trained; copy the run again")
@@ -170,34 +170,34 @@ class Bundle:
 
     @property
     def data(self) -> Path:
-        """Return where the prepared data were, seen from the run; they may not be there any more."""
+        """Return the path of the prepared data; they may have been moved since."""
         return Path(os.path.normpath(self.folder.absolute() / self.description["data"]))
 
     @property
     def normalise(self) -> Scope:
-        """Return over what features were given mean 0 and variance 1."""
+        """Return the scope over which features are normalised."""
         scope: Scope = self.description["normalise"]
         return scope
 
     @property
     def given_features(self) -> bool:
-        """Tell whether features came from archives instead of audio."""
+        """Return whether features came from archives instead of audio."""
         given: bool = self.description["given_features"]
         return given
 
     @property
     def source_rate(self) -> int | None:
-        """Return the samples a second that training was recorded at, where that is known."""
+        """Return the sample rate of the training audio, None if unknown."""
         rate: int | None = self.description.get("source_rate")
         return rate
 
     @property
     def ctc(self) -> bool:
-        """Tell whether the outputs are CTC's."""
+        """Return whether the outputs are those of CTC."""
         return self.objective == "ctc"
 
     def sha256(self, name: str) -> str | None:
-        """Return the digest of one of the files, None if it was not taken along."""
+        """Return the digest of a file, None if it is not in the bundle."""
         said: dict[str, Any] | None = self.description["files"].get(name)
         return said["sha256"] if said else None
 
@@ -208,7 +208,7 @@ class Bundle:
 
     @functools.cached_property
     def lexicon(self) -> Lexicon:
-        """Read the lexicon; its phones and words must be those that the ids in graphs and tree stand for."""
+        """Read the lexicon; raise if its phones and words do not match the ids in graphs and tree."""
         unknown = (self.folder / "unknown.txt").read_text(encoding="utf-8").split()
         lexicon = Lexicon(Lexicon.read(self.folder / "lexicon.txt").pronunciations, unknown=tuple(unknown))
         for name, found in (("phones.txt", lexicon.phones), ("words.txt", lexicon.words)):
@@ -236,20 +236,20 @@ class Bundle:
 
     @property
     def first_pass(self) -> str:
-        """Name the graph that the first pass of adaptation decodes with."""
+        """Return the name of the graph for the first pass of adaptation."""
         name: str = self.description["first_pass"]
         return name
 
     @property
     def languages(self) -> list[str]:
-        """List the languages that there is a graph of for this objective: flat, bigram ..."""
+        """List the languages with a graph for this objective: flat, bigram ..."""
         names = (Path(name).stem for name in self.description["files"] if name.endswith(".fst"))
         return sorted(name.removesuffix("-ctc") for name in names if name.endswith("-ctc") == self.ctc)
 
     def graph_path(self, language: str) -> Path:
-        """Return where the graph of a language is."""
+        """Return the path of the graph of a language."""
         if self.ctc and not self.languages:
-            raise DataError(f"{self.folder}: no CTC graph there; prepare the data with --ctc and train on those")
+            raise DataError(f"{self.folder}: no CTC graph; prepare the data with --ctc and train on them")
         if language not in self.languages:
             raise DataError(f"{self.folder}: unknown language {suggest(language, self.languages)}")
         return self.folder / "graphs" / f"{language}{'-ctc' if self.ctc else ''}.fst"

@@ -26,14 +26,14 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Weights:
-    """What is tuned on dev: how much the network's scores count, and what a word costs."""
+    """Weights that are tuned on dev: of the network's scores, of words, and of priors."""
 
     scale: float = 0.15
-    """Of the network's scores, against the graph's costs."""
+    """Weight of the network's scores against the graph's costs."""
     penalty: float = 0.0
-    """Added to the cost of each word; more of it, fewer words."""
+    """Cost added per word; a larger penalty gives fewer words."""
     prior: float = 0.5
-    """Exponent of the senones' priors that the posteriors are divided by."""
+    """Exponent of the senones' priors by which posteriors are divided."""
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
@@ -45,7 +45,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Pruning:
-    """What is left out of the search: paths so much worse than the best, or beyond so many."""
+    """Limits of the search: the cost of a path above the best one, and the number of active paths."""
 
     beam: float = 13.0
     max_active: int = 2000
@@ -59,7 +59,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class BestPath:
-    """The best path: its word ids, its cost, and whether it ends where a sentence may."""
+    """The best path: its word ids, its cost, and whether it ends at a sentence's end."""
 
     words: list[int]
     cost: float
@@ -91,41 +91,41 @@ def add_word_penalty(graph: Fst, penalty: float, num_words: int) -> Fst:
 
 
 def repeat_sentences(graph: Fst) -> Fst:
-    """Return the graph with a way back from each end of a sentence to the begin of the next."""
+    """Return the graph with an arc from each sentence's end back to the start."""
     _, kaldifst = import_decoders()
     result = kaldifst.StdVectorFst(graph)
     for state in range(result.num_states):
         cost = result.final(state).value
         if math.isfinite(cost):
-            # Costs something, lest empty sentences follow each other for ever.
+            # A positive cost prevents an endless loop of empty sentences.
             result.add_arc(state, kaldifst.StdArc(0, 0, max(cost, 0.0) + 0.1, result.start))
     return result
 
 
 def largest_input(graph: Fst) -> int:
-    """Return the largest input label, which is the number of outputs that a model must have at least."""
+    """Return the largest input label: a model needs at least as many outputs."""
     _, kaldifst = import_decoders()
     labels = (arc.ilabel for state in kaldifst.StateIterator(graph) for arc in kaldifst.ArcIterator(graph, state))
     return max(labels, default=0)
 
 
 def check_fit(graph: Fst, outputs: int, where: str) -> None:
-    """Refuse a graph with senones that the model does not have."""
+    """Raise if the graph has senones that the model does not have."""
     needed = largest_input(graph)
     if needed > outputs:
         raise DataError(
-            f"{where}: the graph needs {needed} outputs and the model has {outputs}; decode with the run's own graphs"
+            f"{where}: the graph needs {needed} outputs, but the model has {outputs}; use the run's own graphs"
         )
 
 
 def acoustic_scores(log_posteriors: Array, log_priors: npt.NDArray[np.float64], weights: Weights) -> Array:
-    """Turn log-posteriors (T, S) into scaled log-likelihoods."""
+    """Convert log-posteriors (T, S) to scaled log-likelihoods."""
     shift = (weights.prior * log_priors).astype(np.float32)
     return np.ascontiguousarray((log_posteriors - shift) * np.float32(weights.scale), np.float32)
 
 
 def best_path(graph: Fst, scores: Array, pruning: Pruning) -> BestPath:
-    """Search scores (T, S); where no path ends in a sentence's end, one that does not will do."""
+    """Search scores (T, S); if no path ends at a sentence's end, return the best incomplete one."""
     if not len(scores):
         return BestPath([], 0.0, False)
     kaldi_decoder, kaldifst = import_decoders()

@@ -1,4 +1,4 @@
-"""What is to be decoded: a split of prepared data, or of any corpus folder, as a run's network hears it."""
+"""Data to decode: a split of prepared data or of a corpus folder, with the inputs of a run's network."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class DecodingSplit:
-    """Utterances to decode, and what is said in them."""
+    """Utterances to decode, with their transcripts."""
 
     name: str
-    """Of the folder that results go to, such as an4-test."""
+    """Name of the results' folder, such as an4-test."""
     split: str
-    """Its name; that of the folder where that is one split by itself."""
+    """Name of the split; of the folder if that is a single split."""
     inputs: CombinedInputs
     transcripts: Mapping[str, Sequence[str]]
     digest: str | None
-    """Of the prepared data that these are a split of; None for a corpus folder."""
+    """Digest of the prepared data; None for a corpus folder."""
 
     @property
     def utterances(self) -> list[str]:
@@ -46,10 +46,10 @@ def open_split(
     bundle: Bundle, data: Path, split: str, *, jobs: int = 1, resample: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Iterator[DecodingSplit]:  # fmt: skip
-    """Open a split of prepared data, or make the features of a corpus folder's, for as long as the context lasts."""
+    """Open a split of prepared data, or make features of a corpus folder's split in a temporary folder."""
     data = Path(data)
     if (data / DESCRIPTION).is_file():
-        yield _named(_of_prepared(bundle, open_prepared(data), split))
+        yield _warn_of_short(_from_prepared(bundle, open_prepared(data), split))
         return
     folder = _split_folder(data, split)
     utterances = read_split(folder)
@@ -61,11 +61,11 @@ def open_split(
         transcripts = {utterance.id: utterance.words for utterance in utterances}
         corpus = data.resolve().name
         name, split = (corpus, corpus) if folder == data else (f"{corpus}-{split}", split)
-        yield _named(DecodingSplit(name, split, inputs, transcripts, None))
+        yield _warn_of_short(DecodingSplit(name, split, inputs, transcripts, None))
 
 
-def _named(material: DecodingSplit) -> DecodingSplit:
-    """Name utterances in which nothing can be recognised."""
+def _warn_of_short(material: DecodingSplit) -> DecodingSplit:
+    """Warn of utterances without frames, in which nothing can be recognised."""
     for name in material.utterances:
         if not material.inputs.lengths[material.inputs.index(name)]:
             _log.warning(
@@ -75,7 +75,7 @@ def _named(material: DecodingSplit) -> DecodingSplit:
 
 
 def _split_folder(data: Path, split: str) -> Path:
-    """Find a split; a folder that is one split by itself is that split, whatever is asked for."""
+    """Find a split; a folder that is a single split is used for any name."""
     found = find_splits(data)
     if list(found.values()) == [data]:
         return data
@@ -84,7 +84,7 @@ def _split_folder(data: Path, split: str) -> Path:
     return found[split]
 
 
-def _of_prepared(bundle: Bundle, prepared: PreparedData, split: str) -> DecodingSplit:
+def _from_prepared(bundle: Bundle, prepared: PreparedData, split: str) -> DecodingSplit:
     check_features(bundle, prepared)
     inputs = prepared.inputs(split, bundle.kinds, ivectors=bundle.ivectors)
     name = f"{prepared.folder.resolve().name}-{split}"

@@ -1,4 +1,4 @@
-"""What a run may recognise: one of its own languages, or another lexicon and language model put into a new graph."""
+"""Grammars for decoding: one of the run's languages, or a new graph of another lexicon and language model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from roundelay.speech.preparation.language_stage import restrict_vocabulary
 
 @dataclass(frozen=True)
 class Grammar:
-    """A graph, and the lexicon whose words its outputs stand for; paths, so that processes can be told of it."""
+    """A graph and the lexicon of its output words; both are paths, so that they can be sent to processes."""
 
     name: str
     graph: Path
     lexicon: Path
 
     def digest(self) -> str:
-        """Return what tells this graph from others."""
+        """Return the digest of the graph."""
         return file_digest(self.graph)
 
     def words(self) -> list[str]:
@@ -35,7 +35,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class FixedPhoneLexicon(Lexicon):
-    """A lexicon whose phones are numbered as a run's tree has them, whether words use them all or not."""
+    """A lexicon with the phones and phone numbers of a run's tree, even if no word uses some of them."""
 
     known: tuple[str, ...] = field(default=())
 
@@ -46,7 +46,7 @@ class FixedPhoneLexicon(Lexicon):
 
 
 def find_grammar(bundle: Bundle, language: str | None = None) -> Grammar:
-    """Return one of the run's own; by default the language model that its data were prepared with."""
+    """Return a language of the run; default: the language model of its prepared data."""
     language = language or bundle.first_pass
     return Grammar(language, bundle.graph_path(language), bundle.folder / "lexicon.txt")
 
@@ -56,7 +56,7 @@ def build_grammar(
 ) -> Grammar:
     """Build the graph of another lexicon or language model, or both, with the run's phones and senones.
 
-    Without ``arpa`` any word may follow any other (``flat``), or the run's own language model holds for the words that
+    Without ``arpa``, any word may follow any other (``flat``), or the run's language model is used for the words that
     both have.
     """
     from roundelay.speech.language.decoding_graph import build_ctc_graph, build_graph
@@ -67,7 +67,7 @@ def build_grammar(
     elif language == "flat":
         name, model = "flat", ngram.flat(spoken.words if lexicon else bundle.vocabulary)
     else:
-        bundle.graph_path(language)  # complains of a language that there is not
+        bundle.graph_path(language)  # raises if the language is unknown
         name, model = language, restrict_vocabulary(ngram.read_arpa(bundle.folder / "G.arpa"), spoken.words)
     name = f"{lexicon.stem}-{name}" if lexicon else name
     fst = (
@@ -82,7 +82,7 @@ def build_grammar(
 
 
 def read_known_lexicon(bundle: Bundle, lexicon: Path | None) -> FixedPhoneLexicon:
-    """Read a lexicon, by default the run's; refuse words with phones that the run's network knows nothing of."""
+    """Read a lexicon, by default the run's; raise if a word has a phone that the run was not trained on."""
     pronunciations = read_pronunciations(lexicon) if lexicon else bundle.lexicon.pronunciations
     known = set(bundle.phones)
     for word, variants in pronunciations.items():

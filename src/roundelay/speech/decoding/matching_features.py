@@ -1,4 +1,4 @@
-"""Make features of new utterances as a run's own were made: normalised, adapted in two passes, with speaker vectors."""
+"""Make features of new utterances like those of a run: normalised, adapted in two passes, with speaker vectors."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ Progress = Callable[[str, int, int], None]
 Archives = Mapping[str, tuple[Path, int]]
 Array = npt.NDArray[Any]
 _SPLIT = "new"
-_TAKEN = ("lexicon.txt", "graphs", "hmm")  # what adaptation reads
+_TAKEN = ("lexicon.txt", "graphs", "hmm")  # files that adaptation reads
 
 
 def make_matching_features(
     bundle: Bundle, utterances: Sequence[Utterance], folder: Path, *, archives: Archives | None = None,
     jobs: int = 1, resample: bool = False, progress: Progress = lambda *_: None,
 ) -> CombinedInputs:  # fmt: skip
-    """Write features below ``folder``, which is to be empty, and open them as the run's network hears them.
+    """Write features below ``folder``, which must be empty, and open them as inputs of the run's network.
 
-    ``archives`` is where given features are.  Audio at a lower rate than the run's is refused unless ``resample``.
+    ``archives`` are the positions of given features.  Audio at a lower rate than the run's is an error without
+    ``resample``.
     """
     if bundle.given_features and archives is None:
         raise DataError(
@@ -58,19 +59,19 @@ def make_matching_features(
 
 
 def check_rates(bundle: Bundle, utterances: Iterable[Utterance]) -> None:
-    """Refuse audio that lacks the upper part of the spectrum that the network was trained on."""
+    """Raise if audio lacks the upper part of the spectrum that the network was trained on."""
     needed = min(bundle.feature_settings.rate, bundle.source_rate or bundle.feature_settings.rate)
     for path in dict.fromkeys(utterance.audio for utterance in utterances):
         rate = audio_files.info(path).rate
         if rate < needed:
             raise DataError(
-                f"{path}: {rate} samples a second, and the run was trained on {needed}; take a recording at {needed} "
-                f"or more, train on data prepared with --rate {rate}, or --resample all the same"
+                f"{path}: {rate} Hz, but the run was trained on {needed} Hz; use a recording at {needed} Hz "
+                f"or more, train on data prepared with --rate {rate}, or give --resample"
             )
 
 
 def _adapt(bundle: Bundle, copies: list[Copy], folder: Path, jobs: int, progress: Progress) -> ArrayStore:
-    """Adapt in two passes, without transcripts, as held-out splits are adapted in preparation."""
+    """Adapt in two passes, without transcripts, like held-out splits in preparation."""
     for name in _TAKEN:
         (folder / name).symlink_to((bundle.folder / name).absolute())
     list(Adapter(folder, {_SPLIT: copies}, bundle.first_pass, jobs, progress).run(()))
@@ -78,15 +79,15 @@ def _adapt(bundle: Bundle, copies: list[Copy], folder: Path, jobs: int, progress
 
 
 def _vectors(bundle: Bundle, copies: list[Copy], folder: Path, progress: Progress) -> ArrayStore:
-    """Write each utterance's speaker vector, that of the utterance or of all that its speaker says here."""
+    """Write each utterance's speaker vector: of the utterance, or of all utterances of its speaker here."""
     model = IvectorModel.load(bundle.folder / IVECTORS / "model.safetensors")
-    hear = _hearing(bundle.folder / IVECTORS / "normaliser.json")
+    make_cepstra = _cepstra_maker(bundle.folder / IVECTORS / "normaliser.json")
     by_speaker = bundle.description["ivector_settings"]["per"] == "speaker"
     sums: dict[str, BaumWelch] = {}
     for done, (copy, features) in enumerate(_unnormalised(folder / "features" / _SPLIT, copies), 1):
         unit = copy.speaker if by_speaker else copy.name
         if len(features):
-            found = BaumWelch.collect(model.ubm, hear(features))
+            found = BaumWelch.collect(model.ubm, make_cepstra(features))
             sums[unit] = sums[unit] + found if unit in sums else found
         progress(IVECTORS, done, len(copies))
     vectors = {unit: model.posterior(found)[0] for unit, found in sums.items()}
@@ -96,8 +97,8 @@ def _vectors(bundle: Bundle, copies: list[Copy], folder: Path, progress: Progres
     return write_store(folder / IVECTORS / _SPLIT, rows, dim=model.size)
 
 
-def _hearing(path: Path) -> Callable[[Array], Array]:
-    """Return what turns features into the cepstra that the background mixture was trained on."""
+def _cepstra_maker(path: Path) -> Callable[[Array], Array]:
+    """Return a function from features to the cepstra that the background mixture was trained on."""
     said = read_json(path)
     normaliser = Normaliser(*(np.asarray(said.pop(name), np.float32) for name in ("mean", "scale")))
     front_end = FrontEnd(**said)
@@ -105,7 +106,7 @@ def _hearing(path: Path) -> Callable[[Array], Array]:
 
 
 def _unnormalised(folder: Path, copies: Sequence[Copy]) -> Iterator[tuple[Copy, Array]]:
-    """Read features as they were before each speaker's mean and variance were taken out."""
+    """Yield features before normalisation by speaker."""
     store = ArrayStore(folder, private=True)
     moments = read_json(folder / MOMENTS) if (folder / MOMENTS).is_file() else {}
     for copy in copies:

@@ -1,8 +1,8 @@
 """List the best word sequences of an utterance, each once.
 
-The decoder's lattice has a path for every alignment of every sequence, so it is not determinised, which may take for
-ever, but searched best first: the exact cost to the end of every state is known, and a state is left only once with
-the same words behind it.
+The decoder's lattice has a path for every alignment of every sequence.  Determinising it may take very long, so it is
+searched best first: the exact cost from every state to the end is known, and each state is expanded only once for the
+same words.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 from roundelay.speech.decoding.beam_search import Array, BestPath, Pruning, import_decoders
 
 _MOST_STEPS = 200_000
-"""After so many, what was found by then is all there is."""
+"""After this many steps the search stops with the sequences found so far."""
 _SHARES = (0.4, 0.9)
-"""How wide a lattice is, as shares of the beam: mostly a narrow one has enough in it."""
+"""Lattice beams to try, as shares of the beam; a narrow lattice is usually enough."""
 Arc = tuple[int, float, int]  # word or 0, cost, target
 
 
 @dataclass
 class Lattice:
-    """Words and whole costs of a lattice; state 0 is the start."""
+    """Words and total costs of a lattice; state 0 is the start."""
 
     arcs: list[list[Arc]]
     finals: dict[int, float] = field(default_factory=dict)
 
     def costs_to_end(self) -> list[float]:
-        """Return the cost of the best way from each state to an end."""
+        """Return the cost of the best path from each state to an end."""
         best = [self.finals.get(state, math.inf) for state in range(len(self.arcs))]
         changed = True
-        while changed:  # once and once more where states are in order of time, as the decoder has them
+        while changed:  # two rounds if states are in order of time, as in the decoder's lattices
             changed = False
             for state in range(len(self.arcs) - 1, -1, -1):
                 through = min((cost + best[target] for _, cost, target in self.arcs[state]), default=math.inf)
@@ -45,7 +45,7 @@ class Lattice:
     def best(self, count: int) -> list[tuple[float, tuple[int, ...]]]:
         """List cost and words of the best sequences, best first."""
         ahead = self.costs_to_end()
-        order = itertools.count()  # of equals, the first comes first
+        order = itertools.count()  # entries of equal cost keep their order
         end = len(self.arcs)
         heap: list[tuple[float, int, float, int, tuple[int, ...]]] = [(0.0, next(order), 0.0, 0, ())]
         seen: set[tuple[int, tuple[int, ...]]] = set()
@@ -70,7 +70,7 @@ class Lattice:
 
 
 def n_best(graph: Any, scores: Array, pruning: Pruning, count: int) -> list[BestPath]:
-    """List the best word sequences, best first; max_active does not count here."""
+    """List the best word sequences, best first; max_active is not used."""
     if not len(scores):
         return [BestPath([], 0.0, False)]
     found: list[BestPath] = []
@@ -94,7 +94,7 @@ def _n_best(graph: Any, scores: Array, beam: float, lattice_beam: float, count: 
 
 
 def read_lattice(lattice: Any) -> Lattice:
-    """Read a decoder's lattice; its text is all that kaldifst gives of the arcs."""
+    """Read a decoder's lattice from its text, since kaldifst has no other access to the arcs."""
     start = lattice.start
 
     def renumbered(state: int) -> int:

@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float32]
 
 
 def open_run(run: Path) -> Bundle:
-    """Open a run to decode with; refuse one whose files do not belong together before anything else is done."""
+    """Open a run for decoding; raise at once if its files do not belong together."""
     bundle = Bundle.open(run)
     bundle.verify()
     load_network(run, bundle)
@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _check(path: Path, model: AcousticModel, tensors: Mapping[str, torch.Tensor], bundle: Bundle) -> None:
-    """Refuse weights of another model, of other features or of another graph, each by name."""
+    """Raise if the weights are of another model, or do not fit the features or the graphs."""
     wanted = model.state_dict()
     if differing := sorted(wanted.keys() ^ tensors.keys()):
         raise DataError(f"{path}: its tensors are not those of task.model in settings.toml: {differing[0]!r}")
@@ -69,17 +69,17 @@ def _check(path: Path, model: AcousticModel, tensors: Mapping[str, torch.Tensor]
         fold = wanted[last].shape[0] // bundle.outputs  # frames that are scored at once, each by outputs of its own
         raise DataError(
             f"{path}: the model has {tensors[last].shape[0] // fold} outputs and the graphs in {bundle.folder} are for "
-            f"{bundle.outputs}; give the run the acoustic folder that it was trained with"
+            f"{bundle.outputs}; use the acoustic folder that the run was trained with"
         )
     given, made = (list(shapes[wrong[0]].shape) for shapes in (tensors, wanted))
     raise DataError(
-        f"{path}: {wrong[0]} is {given} and features of {bundle.inputs} numbers a frame ({describe(bundle)}) make it "
-        f"{made}; give the run the acoustic folder that it was trained with"
+        f"{path}: {wrong[0]} is {given}, but {bundle.inputs} features per frame ({describe(bundle)}) make it "
+        f"{made}; use the acoustic folder that the run was trained with"
     )
 
 
 def describe(bundle: Bundle) -> str:
-    """Say which features a run hears, in a few words."""
+    """Describe the features of a run in a few words."""
     settings = bundle.feature_settings
     plain = f"{settings.dim} {settings.kind}"
     parts = [plain if kind == "plain" else kind for kind in bundle.kinds]
@@ -87,16 +87,16 @@ def describe(bundle: Bundle) -> str:
 
 
 class Scorer:
-    """Give log-posteriors of utterances; what is beyond the ends repeats the first and last frames."""
+    """Compute log-posteriors of utterances; the first and last frames are repeated beyond the ends."""
 
     def __init__(self, model: AcousticModel) -> None:
         self.model = model.eval()
 
     def __call__(self, features: npt.NDArray[Any]) -> Array:
-        """Score an utterance (T, F): (ceil(T / stride), S); none has frames, none has scores."""
+        """Score an utterance (T, F): (ceil(T / stride), S); without frames there are no scores."""
         model = self.model
         if features.shape[1] != model.inputs:
-            raise DataError(f"{features.shape[1]} features a frame, and the model was trained on {model.inputs}")
+            raise DataError(f"{features.shape[1]} features per frame, but the model was trained on {model.inputs}")
         if not len(features):
             return np.zeros((0, model.outputs), np.float32)
         padded = np.pad(np.asarray(features, np.float32), ((model.left, model.right), (0, 0)), mode="edge")

@@ -1,4 +1,4 @@
-"""Write a run's network as an ONNX file, and check that it computes what the run's does.
+"""Write a run's network as an ONNX file, and check that both give the same results.
 
 Legend: T frames, F features, S outputs.
 """
@@ -25,17 +25,17 @@ from roundelay.speech.decoding.network_scorer import load_network
 
 INPUT, OUTPUT = "features", "logits"
 TOLERANCE = 1e-3
-"""How far logits may be apart, relative to the largest."""
+"""Largest difference of logits, relative to the largest logit."""
 _LENGTHS = (1, 7, 64, 65, 66, 67, 301)
 _EXAMPLES = (64, 65, 66)
 _OPSET = 17
 
 
 def export_onnx(run: Path, out: Path | None = None) -> dict[str, Any]:
-    """Write ``out`` (RUN/model.onnx by default) and return what it holds.
+    """Write ``out`` (RUN/model.onnx by default) and return its description.
 
-    Its input is one utterance (1, left + T + right, F), as `remake` gives features, with the first and last frame
-    repeated as context; its output is (1, ceil(T / stride), S).  T may be any.
+    Its input is one utterance (1, left + T + right, F): features as made by `make_matching_features`, with the first
+    and last frame repeated as context.  Its output is (1, ceil(T / stride), S).  T is any length.
     """
     run = Path(run)
     bundle = Bundle.open(run)
@@ -60,10 +60,10 @@ def export_onnx(run: Path, out: Path | None = None) -> dict[str, Any]:
 
 
 def _write(model: AcousticModel, path: Path, where: str) -> tuple[float, str]:
-    """Try exporters and example lengths until one gives a file that is right at every length."""
+    """Try exporters and example lengths until one gives a file that is correct for every length."""
     reason = "no exporter took it"
     exporters = {"trace": _trace, "dynamo": _dynamo}
-    # Tracing is faster, but does not know how frames are spliced.
+    # Tracing is faster, but cannot export the splicing of frames.
     for name in reversed(exporters) if model.framewise else exporters:
         for frames in _EXAMPLES:
             example = torch.randn(1, model.left + frames + model.right, model.inputs)
@@ -98,7 +98,7 @@ def _dynamo(model: AcousticModel, example: torch.Tensor, path: Path) -> None:
 
 
 def _largest_difference(model: AcousticModel, path: Path) -> float:
-    """Run the file on random input of several lengths beside the model; raise where they differ."""
+    """Compare the file with the model on random inputs of several lengths; raise if they differ."""
     score = runner(path)
     rng = np.random.default_rng(0)
     worst = 0.0
@@ -117,7 +117,7 @@ def _largest_difference(model: AcousticModel, path: Path) -> float:
 
 
 def runner(path: Path) -> Callable[[Any], Any]:
-    """Open an exported file with onnxruntime: a function from features to logits."""
+    """Open an exported file with onnxruntime; return a function from features to logits."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -130,7 +130,7 @@ def runner(path: Path) -> Callable[[Any], Any]:
 
 
 def _describe(path: Path, about: dict[str, Any]) -> None:
-    """Write into the file what a user of it must know."""
+    """Write the description into the file's metadata."""
     try:
         import onnx
     except ImportError as error:
@@ -144,7 +144,7 @@ def _describe(path: Path, about: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' many words to ourselves: what counts is compared."""
+    """Suppress the exporters' output; the result is checked afterwards."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:

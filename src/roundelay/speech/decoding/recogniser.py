@@ -1,4 +1,4 @@
-"""From features to words, utterance by utterance, in this process or several."""
+"""Recognise words from features, utterance by utterance, in one process or several."""
 
 from __future__ import annotations
 
@@ -40,39 +40,39 @@ _FRAMES_PER_CHUNK = 3000
 
 @dataclass(frozen=True)
 class RecognitionPlan:
-    """What to do with each utterance; small, since every chunk of work is sent with it."""
+    """How to recognise utterances; small, since it is sent with every chunk."""
 
     run: Path
     grammar: Grammar
     weights: tuple[Weights, ...]
-    """Each utterance is decoded with each of them."""
+    """Each utterance is decoded once with each of these."""
     pruning: Pruning = field(default_factory=Pruning)
     times: bool = False
     nbest: int = 0
     priors: tuple[float, ...] | None = None
-    """Instead of the run's; CTC has none of its own."""
+    """Priors to use instead of the run's; a CTC run has none."""
     sentences: bool = False
-    """Whether there may be several in an utterance."""
+    """Whether an utterance may have several sentences."""
 
 
 @dataclass(frozen=True)
 class RecognisedUtterance:
-    """What was recognised in an utterance, with the first of the plan's weights; other weights only give words."""
+    """Result of an utterance with the first of the plan's weights; for the other weights only the words."""
 
     utterance: str
     words: list[str]
     seconds: float
     """Length of the audio."""
     spent: float = 0.0
-    """Seconds that network and search took of one core."""
+    """CPU seconds of network and search."""
     complete: bool = True
-    """Whether the path ends where a sentence may."""
+    """Whether the path ends at a sentence's end."""
     times: list[tuple[float, float]] = field(default_factory=list)
-    """Begin and end of each word in seconds, if asked for."""
+    """Begin and end of each word in seconds, if requested."""
     alternatives: list[tuple[float, list[str]]] = field(default_factory=list)
-    """Cost and words of the best ones, if asked for."""
+    """Cost and words of the best alternatives, if requested."""
     others: list[list[str]] = field(default_factory=list)
-    """The words by the plan's other weights."""
+    """Words for each of the plan's other weights."""
 
 
 class Recogniser:
@@ -86,7 +86,7 @@ class Recogniser:
         self._graph = read_graph(grammar.graph)
         if not own:
             check_fit(self._graph, self.bundle.outputs, str(grammar.graph))
-        self.graph = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning has three at a time
+        self.graph = functools.lru_cache(maxsize=4)(self._with_penalty)  # tuning uses three at a time
 
     def _with_penalty(self, penalty: float, several: bool) -> Any:
         _, kaldifst = import_decoders()
@@ -95,16 +95,16 @@ class Recogniser:
 
     @functools.cached_property
     def timer(self) -> WordTimer:
-        """Return what finds the times of words."""
+        """Return the object that finds the times of words."""
         return WordTimer(self.lexicon, None if self.bundle.ctc else self.bundle.tree)
 
     @property
     def frame_seconds(self) -> float:
-        """Return how far apart the network's scores are."""
+        """Return the seconds between two scores of the network."""
         return self.bundle.feature_settings.frame_shift_seconds * self.scorer.model.stride
 
     def log_priors(self, given: Sequence[float] | None) -> npt.NDArray[np.float64]:
-        """Return the logarithms of the outputs' priors; equal ones where there are none."""
+        """Return the logarithms of the outputs' priors; zeros if there are none."""
         if given is not None:
             return np.log(np.asarray(given, np.float64))
         return np.zeros(self.bundle.outputs) if self.bundle.ctc else np.log(self.bundle.priors)
@@ -154,7 +154,7 @@ class Recogniser:
 
 @functools.lru_cache(maxsize=2)
 def load_recogniser(run: Path, grammar: Grammar, _when: tuple[int, ...]) -> Recogniser:
-    """Load once in each process; changed files are loaded again."""
+    """Load once per process; load changed files again."""
     return Recogniser(run, grammar)
 
 
@@ -171,14 +171,14 @@ def recognise_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> list[Recogn
 
 
 def mean_posterior_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> tuple[int, npt.NDArray[np.float64]]:
-    """Count frames and sum their posteriors, which is how often the network itself says each output."""
+    """Count frames and sum their posteriors: how often the network predicts each output."""
     scorer = _loaded(plan).scorer
     posteriors = [np.exp(scorer(features).astype(np.float64)) for _, features in chunk]
     return sum(map(len, posteriors)), np.sum([found.sum(0) for found in posteriors], axis=0)
 
 
 def chunks(inputs: CombinedInputs, utterances: Sequence[str]) -> Iterator[list[Item]]:
-    """Read utterances in chunks that are worth sending."""
+    """Read utterances in chunks of about ``_FRAMES_PER_CHUNK`` frames."""
     chunk: list[Item] = []
     frames = 0
     for name in utterances:

@@ -30,41 +30,41 @@ _log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 FOLDER = "decode"
 LOG = "log.jsonl"
-"""In RUN/decode: a line for each decoding, so that it can be told how often a split was looked at."""
+"""File in RUN/decode with one line per decoding, to count how often a split was decoded."""
 DEV = "dev"
 
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How to decode; what is None is chosen on dev."""
+    """How to decode; weights that are None are tuned on dev."""
 
     pruning: Pruning = field(default_factory=Pruning)
     scale: float | None = None
     penalty: float | None = None
     prior: float | None = None
     nbest: int = 0
-    """So many alternatives an utterance are written to nbest.jsonl."""
+    """Number of alternatives per utterance in nbest.jsonl."""
     lexicon: Path | None = None
-    """Words to recognise instead of the run's."""
+    """Lexicon to use instead of the run's."""
     arpa: Path | None = None
-    """A language model instead of the run's."""
+    """Language model to use instead of the run's."""
     dev: Path | None = None
-    """Data whose dev split the weights are chosen on, instead of the run's own."""
+    """Data whose dev split is used for tuning, instead of the run's own."""
     weights_of: Path | None = None
-    """Another run whose weights are taken, as they were chosen there for the same language."""
+    """Another run whose weights, tuned for the same language, are used."""
     resample: bool = False
-    """Take audio at a lower rate than the run was trained on."""
+    """Whether to accept audio at a lower rate than the run was trained on."""
     jobs: int = 1
 
 
 @dataclass(frozen=True)
 class DecodingResult:
-    """What was recognised, and how well."""
+    """Result of decoding a split."""
 
     folder: Path
     wer: Wer
     report: dict[str, Any]
-    """What wer.json says."""
+    """Contents of wer.json."""
     utterances: list[RecognisedUtterance]
 
 
@@ -80,13 +80,13 @@ def decode_run(
     bundle = open_run(run)
     with grammar_for(bundle, language, settings) as grammar:
         if settings.weights_of is not None:
-            _weights_of(settings.weights_of, grammar)  # or say at once that there are none
+            _weights_of(settings.weights_of, grammar)  # raises at once if there are none
         data = data if data is not None else _own_data(bundle)
         with open_split(
             bundle, data, split, jobs=settings.jobs, resample=settings.resample, progress=progress
         ) as material:
             if split in trained_on(bundle) and material.digest == bundle.digest:
-                _log.warning("%s: trained on %s; its error rate says little", run, split)
+                _log.warning("%s: trained on %s, so its error rate is too optimistic", run, split)
             _name_unknown(material, grammar)
             tuned = choose_weights(bundle, grammar, settings, data, progress)
             plan = RecognitionPlan(
@@ -103,7 +103,7 @@ def decode_run(
 
 
 def _name_unknown(material: DecodingSplit, grammar: Grammar) -> None:
-    """Name words that are said and cannot be recognised: they count as errors."""
+    """Warn of spoken words that cannot be recognised: they count as errors."""
     known = set(grammar.words())
     unknown = [word for words in material.transcripts.values() for word in words if word not in known]
     if unknown:
@@ -116,7 +116,7 @@ def _name_unknown(material: DecodingSplit, grammar: Grammar) -> None:
 def _own_data(bundle: Bundle) -> Path:
     if not (bundle.data / DESCRIPTION).is_file():
         raise DataError(
-            f"{bundle.run}: the data it was trained on are not at {bundle.data}; give --data, prepared or a folder "
+            f"{bundle.run}: its training data are not at {bundle.data}; give --data: prepared data or a folder "
             f"with wav.scp, text and utt2spk"
         )
     return bundle.data
@@ -124,7 +124,7 @@ def _own_data(bundle: Bundle) -> Path:
 
 @contextmanager
 def grammar_for(bundle: Bundle, language: str | None, settings: DecodeSettings) -> Iterator[Grammar]:
-    """Give the graph to decode with; one that had to be built is there as long as the context lasts."""
+    """Yield the grammar to decode with; a new one is built in a temporary folder."""
     if settings.lexicon is None and settings.arpa is None:
         yield find_grammar(bundle, language)
         return
@@ -138,7 +138,7 @@ def choose_weights(
     bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> TunedWeights:  # fmt: skip
-    """Take the weights that are given; choose the others on dev, or take those that were chosen before."""
+    """Use the given weights; tune the others on dev, or read them if they were tuned before."""
     given = {name: getattr(settings, name) for name in ("scale", "penalty", "prior")}
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) == 3:
@@ -155,12 +155,12 @@ def _weights_of(run: Path, grammar: Grammar) -> TunedWeights:
     other = Bundle.open(run)
     found = read_tuned(run, find_grammar(other, grammar.name)) if grammar.name in other.languages else None
     if found is None:
-        raise DataError(f"{run}: no weights chosen there for {grammar.name}; decode with it first")
+        raise DataError(f"{run}: no weights tuned for {grammar.name}; decode with it first")
     return found
 
 
 def trained_on(bundle: Bundle) -> list[str]:
-    """Name the splits that the run was trained on: what its settings say, or else those of its data."""
+    """List the splits that the run was trained on: those in its settings, otherwise those of its data."""
     settings = RunFolder(bundle.run).settings
     told = config.read(settings).get("task", {}).get("train") if settings.is_file() else None
     found: list[str] = told or bundle.description["train_splits"]
@@ -170,7 +170,7 @@ def trained_on(bundle: Bundle) -> list[str]:
 def _tune(
     bundle: Bundle, grammar: Grammar, settings: DecodeSettings, data: Path | None, progress: Progress
 ) -> TunedWeights:
-    """Tune on the dev split of the first of these that has one: what is asked for, the run's data, what is decoded."""
+    """Tune on the first dev split found: of ``settings.dev``, of the run's data, of the data to decode."""
     if settings.dev is not None:
         with open_split(bundle, settings.dev, DEV, jobs=settings.jobs, resample=settings.resample) as material:
             return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
@@ -178,7 +178,7 @@ def _tune(
         if candidate is None or not _has_dev(candidate):
             continue
         if DEV in trained_on(bundle) and _same(bundle, candidate):
-            _log.warning("%s: trained on %s, so no weights are chosen on it; --weights-of may help", bundle.run, DEV)
+            _log.warning("%s: trained on %s, so weights are not tuned on it; try --weights-of", bundle.run, DEV)
             continue
         try:
             with open_split(bundle, candidate, DEV, jobs=settings.jobs, resample=settings.resample) as material:
@@ -187,14 +187,14 @@ def _tune(
             _log.warning("cannot tune on %s: %s", candidate, error)
     found = default_weights(bundle.objective)
     _log.warning(
-        "%s: no dev split to choose weights on; taking scale %g, penalty %g, prior %g; --dev names data with one",
+        "%s: no dev split to tune weights on; using scale %g, penalty %g, prior %g; give data with one by --dev",
         bundle.run, found.weights.scale, found.weights.penalty, found.weights.prior,
     )  # fmt: skip
     return found
 
 
 def _same(bundle: Bundle, data: Path) -> bool:
-    """Tell whether data are those that the run was trained on."""
+    """Return whether the run was trained on these data."""
     return (data / DESCRIPTION).is_file() and read_json(data / DESCRIPTION)["digest"] == bundle.digest
 
 
@@ -208,7 +208,7 @@ def _finish(
     run: Path, data: Path, material: DecodingSplit, plan: RecognitionPlan, tuned: TunedWeights,
     found: list[RecognisedUtterance],
 ) -> DecodingResult:  # fmt: skip
-    """Score, and write everything; wer.json last."""
+    """Score, and write all results; wer.json last."""
     wer = Wer.from_words(material.transcripts, {item.utterance: item.words for item in found})
     folder = _place(run / FOLDER, f"{material.name}-{plan.grammar.name}", data)
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,7 +242,7 @@ def _finish(
 
 
 def _place(parent: Path, name: str, data: Path) -> Path:
-    """Return where results on ``data`` belong: beside, not over those on other data whose folder has the same name."""
+    """Return a folder for results on ``data``, not used for results on other data of the same name."""
     folder, number = parent / name, 1
     while _is_of_other(data, folder):
         number += 1
@@ -253,12 +253,12 @@ def _place(parent: Path, name: str, data: Path) -> Path:
 def _is_of_other(data: Path, folder: Path) -> bool:
     try:
         return Path(read_json(folder / "wer.json")["data"]).resolve() != data.resolve()
-    except (OSError, DataError, KeyError, TypeError):  # nothing is there, or nothing whole
+    except (OSError, DataError, KeyError, TypeError):  # no results, or incomplete ones
         return False
 
 
 def ctm(item: RecognisedUtterance) -> Iterator[str]:
-    """Give a line for each word: utterance, channel, begin, length, word."""
+    """Yield one line per word: utterance, channel, begin, length, word."""
     for word, (begin, end) in zip(item.words, item.times, strict=True):
         yield f"{item.utterance} 1 {begin:.2f} {end - begin:.2f} {word}\n"
 
@@ -269,7 +269,7 @@ def _nbest(item: RecognisedUtterance) -> dict[str, Any]:
 
 
 def _log_decoding(run: Path, material: DecodingSplit, report: dict[str, Any]) -> int:
-    """Note that a split was decoded, and count how often it has been by now, wherever its data lay."""
+    """Record that a split was decoded; return how often it was, wherever its data were."""
     path, said = run / FOLDER / LOG, digest(material.transcripts)
     row = {"material": material.name, "transcripts": said} | {
         name: report[name] for name in ("language", "wer", "scale", "penalty", "prior")

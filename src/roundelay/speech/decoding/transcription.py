@@ -1,7 +1,7 @@
 """Transcribe audio files of any length with a trained run: words and their times.
 
-A long file is cut into windows that overlap.  Each is recognised by itself; where two overlap, the first counts up to a
-pause that both heard, and the second from there on.
+A long file is divided into windows that overlap, and each window is recognised separately.  In an overlap, words of the
+first window are used up to a pause, and words of the second after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSE = 0.5
 
 @dataclass(frozen=True)
 class Windows:
-    """How long files are cut, in seconds."""
+    """Length and overlap of windows in seconds."""
 
     length: float = 30.0
     overlap: float = 4.0
@@ -47,7 +47,7 @@ class Windows:
             )
 
     def cut(self, seconds: float) -> list[tuple[float, float]]:
-        """Cut a file; the last window may be shorter than the others."""
+        """Divide a file into windows; the last may be shorter."""
         if seconds <= self.length:
             return [(0.0, seconds)]
         step = self.length - self.overlap
@@ -72,7 +72,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was recognised in a file."""
+    """Words recognised in a file."""
 
     file: Path
     seconds: float
@@ -84,7 +84,7 @@ class Transcript:
         return " ".join(word.word for word in self.words)
 
     def lines(self) -> list[list[Word]]:
-        """Cut the words at pauses."""
+        """Divide the words into lines at pauses."""
         lines: list[list[Word]] = []
         for word in self.words:
             if not lines or word.begin - lines[-1][-1].end > PAUSE:
@@ -94,7 +94,7 @@ class Transcript:
 
 
 def find_audio(paths: Iterable[Path]) -> list[Path]:
-    """List files as given, and those with audio in folders."""
+    """List the given files, and the audio files in given folders."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -102,7 +102,7 @@ def find_audio(paths: Iterable[Path]) -> list[Path]:
             continue
         inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if not inside:
-            raise DataError(f"{path}: no audio in it; there are files that end in {' '.join(SUFFIXES)}, or give others")
+            raise DataError(f"{path}: no audio in it; audio files end in {' '.join(SUFFIXES)}")
         found += inside
     return found
 
@@ -111,7 +111,7 @@ def transcribe(
     run: Path, files: Sequence[Path], *, language: str | None = None, settings: DecodeSettings | None = None,
     windows: Windows | None = None, progress: Progress = lambda *_: None,
 ) -> list[Transcript]:  # fmt: skip
-    """Transcribe files; each is taken for one speaker, over all of whom features are normalised and adapted."""
+    """Transcribe files; each file is treated as one speaker when features are normalised and adapted."""
     settings, windows = settings or DecodeSettings(), windows or Windows()
     bundle = open_run(run)
     if bundle.given_features:
@@ -140,10 +140,10 @@ def transcribe(
 
 
 def _seconds(bundle: Bundle, file: Path) -> float:
-    """Return a file's length; refuse one without a frame, and say what is not listened to."""
+    """Return a file's length in seconds; raise if it is shorter than a frame, warn if it has several channels."""
     info, settings = audio_files.info(file), bundle.feature_settings
     if num_frames(int(info.seconds * settings.rate), settings) < 1:
-        raise DataError(f"{file}: {info.seconds:.3f} s of audio; a frame alone takes {settings.frame_length_seconds} s")
+        raise DataError(f"{file}: {info.seconds:.3f} s of audio; one frame needs {settings.frame_length_seconds} s")
     if info.channels > 1:
         _log.warning("%s: %d channels; only the first is transcribed", file, info.channels)
     return info.seconds
@@ -151,7 +151,7 @@ def _seconds(bundle: Bundle, file: Path) -> float:
 
 def _parts(number: int, file: Path, cuts: Sequence[tuple[float, float]], seconds: float) -> Iterator[Utterance]:
     for i, (begin, end) in enumerate(cuts):
-        last = None if end >= seconds else end  # to the end: its length may be rounded
+        last = None if end >= seconds else end  # None reads to the end: the length may be rounded
         yield Utterance(f"{number}-{i}", file, str(number), (), begin=begin if begin else None, end=last)
 
 
@@ -160,7 +160,7 @@ def _words(found: RecognisedUtterance, offset: float) -> list[Word]:
 
 
 def join_windows(parts: Sequence[Sequence[Word]], cuts: Sequence[tuple[float, float]]) -> list[Word]:
-    """Put the words of overlapping windows into one list, none twice."""
+    """Join the words of overlapping windows, without duplicates."""
     bounds = [float("-inf")]
     for (left, right), ((_, end), (begin, _)) in zip(pairwise(parts), pairwise(cuts), strict=True):
         bounds.append(find_joint([*left, *right], begin, end))
@@ -170,7 +170,7 @@ def join_windows(parts: Sequence[Sequence[Word]], cuts: Sequence[tuple[float, fl
 
 
 def find_joint(words: Iterable[Word], begin: float, end: float) -> float:
-    """Choose the time in an overlap that is in the middle of the longest pause; half-way if there is none."""
+    """Return the middle of the longest pause in an overlap; the middle of the overlap if there is none."""
     free, longest, best = begin, 0.0, (begin + end) / 2
     inside = sorted((word.begin, word.end) for word in words if word.end > begin and word.begin < end)
     for first, last in [*inside, (end, end)]:

@@ -1,7 +1,7 @@
-"""Choose the weights of decoding on held-out utterances: a walk over a small grid, kept in the run's folder.
+"""Tune the weights of decoding on held-out utterances by a local search on a small grid; store them in the run.
 
-The walk begins at usual values and goes to the best of the neighbours that differ in one weight, as long as that makes
-fewer errors; nothing is ever tuned on the split that is reported.
+The search starts at default values and moves to the best neighbour that differs in one weight, as long as it makes
+fewer errors.  Weights are never tuned on the split that is reported.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ SCALES = (0.05, 0.07, 0.1, 0.13, 0.17, 0.22, 0.3, 0.4, 0.55, 0.75, 1.0, 1.4, 2.0
 PENALTIES = tuple(x / 2 for x in range(-6, 13))
 PRIORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 BEAM = Pruning(12.0, 2000)
-"""How the grid is searched: narrower than the decoding that is reported, since only differences count."""
+"""Pruning during tuning: narrower than in the reported decoding, since only differences matter."""
 _STARTS = {"ce": Weights(0.17, 1.0, 0.5), "ctc": Weights(0.55, 0.0, 0.25)}
-_MOST_FRAMES = 180_000  # half an hour of dev will do
+_MOST_FRAMES = 180_000  # half an hour of dev is enough
 _MOST_STEPS = 12
 _FLOOR = 1e-5
 
 
 @dataclass(frozen=True)
 class TunedWeights:
-    """The weights to decode with, and where they come from."""
+    """The weights to decode with, and their origin."""
 
     weights: Weights
     on: str | None
-    """The split they were chosen on; None for usual values that nothing was tuned for."""
+    """The split they were tuned on; None for default or given values."""
     wer: float | None = None
     points: int = 0
-    """How many settings were tried."""
+    """Number of grid points that were tried."""
     priors: tuple[float, ...] | None = None
-    """For CTC: how often the network says each output."""
+    """For CTC: how often the network predicts each output."""
 
 
 def weights_key(run: Path, grammar: Grammar) -> dict[str, str]:
-    """Return what weights hold for: this model with this graph."""
+    """Return the digests of model and graph for which weights are valid."""
     return {"model": file_digest(run / "model.safetensors"), "graph": grammar.digest()}
 
 
 def read_tuned(run: Path, grammar: Grammar) -> TunedWeights | None:
-    """Read the weights that were chosen before for this model and graph."""
+    """Read the weights that were tuned before for this model and graph; None if there are none."""
     path = _path(run, grammar)
     if not path.is_file():
         return None
@@ -69,7 +69,7 @@ def read_tuned(run: Path, grammar: Grammar) -> TunedWeights | None:
 
 
 def default_weights(objective: str) -> TunedWeights:
-    """Return usual weights, for where there is nothing to tune on."""
+    """Return default weights, for use without data to tune on."""
     return TunedWeights(replace(_STARTS[objective], prior=0.0) if objective == "ctc" else _STARTS[objective], None)
 
 
@@ -111,7 +111,7 @@ def _some(material: DecodingSplit) -> list[str]:
 
 
 class _Walk:
-    """Try settings, remembering all that were tried."""
+    """Search the grid; results of all tried points are stored."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Walk:
         self.errors: dict[Weights, int] = {}
 
     def take_priors(self) -> None:
-        """Take as priors how often the network says each output."""
+        """Use how often the network predicts each output as priors."""
         found = list(
             self._workers.map(mean_posterior_chunk, self.plan, chunks(self._material.inputs, self._utterances))
         )
@@ -135,12 +135,12 @@ class _Walk:
         self.plan = replace(self.plan, priors=tuple((share / share.sum()).tolist()))
 
     def run(self, start: Weights) -> Weights:
-        """Walk to a setting whose neighbours all make as many errors or more."""
+        """Search for weights whose neighbours all make as many errors or more."""
         best = start
         for step in range(_MOST_STEPS):
             around = [best, *neighbours(best)]
             self._try([weights for weights in around if weights not in self.errors], step)
-            nearest = min(around, key=lambda weights: self.errors[weights])  # the first of equals: where it stands
+            nearest = min(around, key=lambda weights: self.errors[weights])  # with equal errors, the present weights
             if nearest == best:
                 return best
             best = nearest
@@ -164,7 +164,7 @@ class _Walk:
 
 
 def neighbours(weights: Weights) -> Iterator[Weights]:
-    """Change one weight by one step of its grid."""
+    """Yield weights that differ in one weight by one step of its grid."""
     grids: tuple[tuple[str, Sequence[float]], ...] = (("scale", SCALES), ("penalty", PENALTIES), ("prior", PRIORS))
     for name, grid in grids:
         value: Any = getattr(weights, name)

@@ -1,6 +1,6 @@
-"""Word error rates: counted by utterance, with an interval, and compared between two systems.
+"""Word error rates: counted by utterance, with a confidence interval, and compared between two systems.
 
-Utterances, not words, are drawn in the bootstrap, since the errors within one depend on each other (Bisani & Ney, 2004,
+The bootstrap draws utterances, not words, since errors within an utterance depend on each other (Bisani & Ney, 2004,
 "Bootstrap estimates for confidence intervals in ASR performance evaluation").
 """
 
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoredUtterance:
-    """One utterance: what was said, what was recognised, and how they differ."""
+    """One utterance: reference, hypothesis and errors."""
 
     utterance: str
     reference: tuple[str, ...]
@@ -46,12 +46,12 @@ class ScoredUtterance:
 
     @property
     def words(self) -> int:
-        """Count the words that were said."""
+        """Count the words of the reference."""
         return len(self.reference)
 
     @staticmethod
     def from_words(utterance: str, reference: Sequence[str], hypothesis: Sequence[str]) -> ScoredUtterance:
-        """Align two word sequences with the fewest errors, each counting one."""
+        """Align two word sequences with the fewest errors."""
         try:
             import kaldialign
         except ImportError as error:
@@ -70,7 +70,7 @@ class Wer:
 
     @classmethod
     def from_words(cls, references: Mapping[str, Sequence[str]], hypotheses: Mapping[str, Sequence[str]]) -> Wer:
-        """Score hypotheses; an utterance without one counts as if nothing had been recognised."""
+        """Score hypotheses; an utterance without a hypothesis counts as empty."""
         for name in hypotheses:
             if name not in references:
                 raise DataError(f"utterance {name!r} was recognised but has no transcript; add it to text")
@@ -80,12 +80,12 @@ class Wer:
             )
         )
         if not result.words:
-            raise DataError(f"no word in the transcripts of {len(references)} utterances; no error rate without")
+            raise DataError(f"no word in the transcripts of {len(references)} utterances; add transcripts")
         return result
 
     @property
     def words(self) -> int:
-        """Count the words that were said."""
+        """Count the words of all references."""
         return sum(scored.words for scored in self.utterances)
 
     @property
@@ -95,18 +95,18 @@ class Wer:
 
     @property
     def wer(self) -> float:
-        """Return errors a hundred words."""
+        """Return errors per hundred words."""
         return 100.0 * self.errors / self.words
 
     @functools.cached_property
     def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of ``wer``, were other utterances of the kind drawn."""
+        """Return the 95 % bootstrap interval of ``wer``."""
         (rates,) = _rates([self], _REPLICATES)
         low, high = np.percentile(rates, [2.5, 97.5])
         return float(low), float(high)
 
     def describe(self) -> dict[str, Any]:
-        """Give rate, interval and counts."""
+        """Return rate, interval and counts."""
         return {
             "wer": self.wer,
             "interval": list(self.interval),
@@ -119,7 +119,7 @@ class Wer:
         }
 
     def save(self, folder: Path) -> None:
-        """Write utterances.jsonl, a line an utterance."""
+        """Write utterances.jsonl, one line per utterance."""
         write_text(
             folder / UTTERANCES, "".join(json.dumps(_row(s), ensure_ascii=False) + "\n" for s in self.utterances)
         )
@@ -129,7 +129,7 @@ class Wer:
         """Read what ``save`` wrote."""
         path = Path(folder) / UTTERANCES if Path(folder).is_dir() else Path(folder)
         if not path.is_file():
-            raise DataError(f"{path}: nothing was decoded there; run roundelay decode first")
+            raise DataError(f"{path}: no decoding results; run roundelay decode first")
         try:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             return cls(
@@ -159,22 +159,22 @@ class Comparison:
     first: float
     second: float
     interval: tuple[float, float]
-    """95 % of ``difference``, utterances being drawn in pairs."""
+    """95 % interval of ``difference``; the same utterances are drawn for both systems."""
     p: float
-    """How probable so large a difference is, either way, if there is none: below 0.05 is called significant."""
+    """Two-sided p-value of the difference: below 0.05 it is significant."""
 
     @property
     def difference(self) -> float:
-        """Return the second word error rate less the first: below zero the second is better."""
+        """Return the second word error rate minus the first: below zero the second is better."""
         return self.second - self.first
 
     @property
     def significant(self) -> bool:
-        """Tell whether chance is an unlikely explanation."""
+        """Return whether the difference is significant."""
         return self.p < 0.05
 
     def describe(self) -> dict[str, Any]:
-        """Give all of it."""
+        """Return all values."""
         return {
             "first": self.first,
             "second": self.second,
@@ -188,7 +188,7 @@ class Comparison:
 def compare_wer(
     first: Wer | str | os.PathLike[str], second: Wer | str | os.PathLike[str], *, replicates: int = _REPLICATES
 ) -> Comparison:
-    """Test whether two systems differ, given what they made of the same utterances (or where ``decode`` wrote it)."""
+    """Test whether two systems differ, from their results on the same utterances (or the results' folders)."""
     one, other = (given if isinstance(given, Wer) else Wer.load(given) for given in (first, second))
     _check_same(one, other)
     by_name = {scored.utterance: scored for scored in other.utterances}
@@ -196,7 +196,7 @@ def compare_wer(
     a, b = _rates([one, other], replicates)
     difference = b - a
     low, high = np.percentile(difference, [2.5, 97.5])
-    # Where most draws tie, neither side is evidence; no p is smaller than the number of draws can tell.
+    # Ties count for both sides, and p is at least one over the number of draws.
     tail = min(float(np.mean(difference <= 0)), float(np.mean(difference >= 0)))
     return Comparison(one.wer, other.wer, (float(low), float(high)), min(1.0, max(2 * tail, 1 / replicates)))
 
@@ -204,14 +204,14 @@ def compare_wer(
 def _check_same(one: Wer, other: Wer) -> None:
     said = [{scored.utterance: scored.reference for scored in wer.utterances} for wer in (one, other)]
     if lonely := sorted(said[0].keys() ^ said[1].keys()):
-        raise DataError(f"only one of the two has utterance {lonely[0]!r}; compare what decoded the same split")
+        raise DataError(f"only one of the two has utterance {lonely[0]!r}; compare results on the same split")
     for name, words in said[0].items():
         if said[1][name] != words:
-            raise DataError(f"utterance {name!r} has another transcript in each; compare what decoded the same split")
+            raise DataError(f"utterance {name!r} has two different transcripts; compare results on the same split")
 
 
 def _rates(systems: Sequence[Wer], replicates: int) -> list[Floats]:
-    """Draw utterances with replacement, the same for all systems, and give each system's rates."""
+    """Draw utterances with replacement, the same for all systems, and return each system's rates."""
     rng = np.random.default_rng(_SEED)
     words = np.array([scored.words for scored in systems[0].utterances], np.float64)
     errors = [np.array([scored.errors for scored in system.utterances], np.float64) for system in systems]

@@ -1,6 +1,6 @@
-"""When each recognised word was said: the best path of just these words through the same scores.
+"""Times of recognised words: align just these words with the same scores.
 
-A decoding graph gives words out as early or late as its minimisation likes, so its own times are not to be trusted.
+A decoding graph outputs words earlier or later, depending on its minimisation, so its own times cannot be used.
 Legend: T frames, S outputs.
 """
 
@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 
 class WordTimer:
-    """Find the frames of each word, through the senones of a tree, or through CTC's phones where there is none."""
+    """Find the frames of each word by senones of a tree, or by CTC's phones if there is no tree."""
 
     def __init__(self, lexicon: Lexicon, tree: Tree | None) -> None:
         self._lexicon = lexicon
@@ -37,7 +37,7 @@ class WordTimer:
         self._transitions = Transitions(zeros, zeros)
 
     def __call__(self, words: Sequence[Sequence[str]], scores: Sequence[Array]) -> list[list[Span]]:
-        """Give the span of each word of some utterances with scores (T, S); evenly spread where no path fits."""
+        """Return the span of each word of utterances with scores (T, S); evenly spread if no path fits."""
         if self._build:
             found = self._by_states(words, scores)
         else:
@@ -48,7 +48,7 @@ class WordTimer:
         ]
 
     def _by_states(self, words: Sequence[Sequence[str]], scores: Sequence[Array]) -> list[list[Span]]:
-        """Search all utterances at once, which takes little longer than the longest of them."""
+        """Search all utterances at once: it takes little longer than the longest of them."""
         assert self._build is not None, "there is a tree"
         result: list[list[Span]] = [[] for _ in words]
         said = [i for i, some in enumerate(words) if some]
@@ -65,7 +65,7 @@ class WordTimer:
         if not words:
             return []
         kaldi_decoder, _ = import_decoders()
-        graph = build_linear_ctc_graph(words, self._lexicon)  # a name of its own: the decoder does not keep it alive
+        graph = build_linear_ctc_graph(words, self._lexicon)  # a variable, since the decoder does not keep it alive
         decoder = kaldi_decoder.FasterDecoder(graph, kaldi_decoder.FasterDecoderOptions(beam=1e4))
         decoder.decode(kaldi_decoder.DecodableCtc(scores))
         if not decoder.reached_final():
@@ -74,7 +74,7 @@ class WordTimer:
 
 
 def _spans(best: Any) -> list[Span]:
-    """Read a linear lattice: a word begins with the frame that gives it out, and ends after its last phone."""
+    """Read a linear lattice: a word begins at the frame of its output label, and ends after its last phone."""
     begins: list[int] = []
     ends: list[int] = []
     frame = 0
@@ -93,6 +93,6 @@ def _spans(best: Any) -> list[Span]:
 
 
 def spread_evenly(count: int, frames: int) -> list[Span]:
-    """Share frames evenly among words."""
+    """Divide frames evenly among words."""
     bounds = np.linspace(0, frames, count + 1).round().astype(int).tolist()
     return list(pairwise(bounds))

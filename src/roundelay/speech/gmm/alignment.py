@@ -1,4 +1,4 @@
-"""Hold alignments of HMM states to frames, and measure how far two segmentations agree.
+"""Alignments of HMM states to frames, and the agreement of two segmentations.
 
 T frames, n phones of an utterance.
 """
@@ -34,7 +34,7 @@ class Alignment:
 
     @classmethod
     def from_path(cls, graph: UtteranceHmm, path: StatePath) -> Alignment:
-        """Read phones and senones off a path through a graph."""
+        """Make the alignment of a path through a graph."""
         changes = np.flatnonzero(np.diff(path.nodes)) + 1
         starts = np.concatenate([[0], changes, [len(path.nodes)]]).astype(np.int32)
         nodes = path.nodes[starts[:-1]]
@@ -51,14 +51,14 @@ class Alignment:
         return dict(sorted(spans.items()))
 
     def contexts(self) -> Array:
-        """Give the left, centre and right phone and the state of every frame: (T, 4)."""
+        """Return the left, centre and right phone and the state of every frame: (T, 4)."""
         padded = np.concatenate([[SILENCE], self.phones, [SILENCE]])
         triples = np.stack([padded[:-2], padded[1:-1], padded[2:]], axis=1)
         rows = np.repeat(triples, np.diff(self.starts), axis=0)
         return np.concatenate([rows, self.states[:, None]], axis=1)
 
     def retie(self, tree: Tree) -> Alignment:
-        """Keep the path but name its states by another tree."""
+        """Return the same path with the senones of another tree."""
         padded = [SILENCE, *self.phones.tolist(), SILENCE]
         triples = [tree.senones(*padded[i : i + 3]) for i in range(len(self.phones))]
         phone_of = np.repeat(np.arange(len(self.phones)), np.diff(self.starts))
@@ -67,7 +67,7 @@ class Alignment:
 
 
 class Alignments(Mapping[str, Array]):
-    """Senones per frame (int32) of every aligned utterance, and why the others failed."""
+    """Senones per frame (int32) of every aligned utterance, and the reasons why others failed."""
 
     def __init__(self, phone_names: Sequence[str]) -> None:
         self.phone_names = list(phone_names)
@@ -76,7 +76,7 @@ class Alignments(Mapping[str, Array]):
         self._words: dict[str, tuple[str, ...]] = {}
 
     def add(self, utterance: str, words: Sequence[str], found: Alignment | str) -> None:
-        """Take in an alignment, or the reason why there is none."""
+        """Add an alignment, or the reason why there is none."""
         if isinstance(found, str):
             self.failures[utterance] = found
             return
@@ -93,7 +93,7 @@ class Alignments(Mapping[str, Array]):
         return len(self._found)
 
     def path(self, utterance: str) -> Alignment:
-        """Give all that is known of an utterance's path."""
+        """Return an utterance's alignment."""
         if utterance in self.failures:
             raise KeyError(f"{utterance} was not aligned: {self.failures[utterance]}")
         return self._found[utterance]
@@ -105,12 +105,12 @@ class Alignments(Mapping[str, Array]):
         return [(name, begin, end) for name, (begin, end) in zip(names, pairwise(path.starts.tolist()), strict=True)]
 
     def words(self, utterance: str) -> list[Segment]:
-        """List the words of an utterance likewise; silence between them is left out."""
+        """List the words of an utterance in the same way, without silence."""
         spans = self.path(utterance).word_spans()
         return [(self._words[utterance][word], begin, end) for word, (begin, end) in spans.items()]
 
     def save(self, path: Path) -> None:
-        """Write all of it as one safetensors file."""
+        """Write all alignments as one safetensors file."""
         found = list(self._found.values())
         arrays = {
             name: np.concatenate([getattr(a, name) for a in found]) if found else np.zeros(0, np.int32)
@@ -135,7 +135,7 @@ class Alignments(Mapping[str, Array]):
             whole._found[utterance] = Alignment(
                 arrays["phones"][phones:next_phones],
                 arrays["words"][phones:next_phones],
-                arrays["starts"][phones + i : next_phones + i + 1],  # one more an utterance than phones
+                arrays["starts"][phones + i : next_phones + i + 1],  # one more per utterance than phones
                 arrays["states"][frames:next_frames],
                 arrays["senones"][frames:next_frames],
                 float(arrays["scores"][i]),
@@ -147,7 +147,7 @@ class Alignments(Mapping[str, Array]):
 
 @dataclass(frozen=True, slots=True)
 class SegmentAgreement:
-    """How far segmentations agree: frames with the same phone, and phones that begin at the same time."""
+    """Agreement of segmentations: frames with the same phone, and phones that begin at the same time."""
 
     frames: int = 0
     same_frames: int = 0
@@ -164,12 +164,12 @@ class SegmentAgreement:
 
     @property
     def frame_share(self) -> float:
-        """Give the share of frames with the same phone, from 0 to 1."""
+        """Return the share of frames with the same phone, from 0 to 1."""
         return self.same_frames / self.frames if self.frames else 0.0
 
     @property
     def boundary_share(self) -> float:
-        """Give the share of the reference's boundaries that were found near enough, from 0 to 1."""
+        """Return the share of the reference's boundaries that were found within the tolerance, from 0 to 1."""
         return self.near_boundaries / self.boundaries if self.boundaries else 0.0
 
 
@@ -185,9 +185,9 @@ def compare_segments(
 ) -> SegmentAgreement:
     """Compare two segmentations of an utterance, times in frames (a reference in seconds is divided by the shift).
 
-    ``names`` maps phones of either side to common ones; those not in it stay as they are.  A frame counts by its
-    middle, over the frames that both cover.  A boundary is where a phone of the reference begins, the first excepted;
-    it is near when the same phone begins in ``found`` within ``tolerance`` frames, each beginning being used once.
+    ``names`` maps phones of both sides to common ones; other phones keep their names.  Frames that both cover are
+    compared at their middle.  A boundary is the begin of a phone of the reference, except the first.  It is near if the
+    same phone begins in ``found`` within ``tolerance`` frames; each begin is used once.
     """
     common = names or {}
     ours = _joined([(common.get(name, name), begin, end) for name, begin, end in found])
@@ -215,7 +215,7 @@ def compare_all_segments(
 
 
 def _joined(segments: Sequence[TimedLabel]) -> list[TimedLabel]:
-    """Join neighbours of one name, and drop empty segments: mapping names makes both."""
+    """Join neighbours with the same name, and drop empty segments."""
     joined: list[TimedLabel] = []
     for name, begin, end in segments:
         if end <= begin:
@@ -234,7 +234,7 @@ def _labels(segments: Sequence[TimedLabel], length: int) -> list[str]:
 
 
 def _match(ours: Sequence[TimedLabel], theirs: Sequence[TimedLabel], tolerance: float) -> int:
-    """Pair beginnings of the same name in order of time; taking the earliest that fits pairs as many as can be."""
+    """Count pairs of begins with the same name; taking the earliest that fits gives the most pairs."""
     times: dict[str, list[float]] = {}
     for name, begin, _ in ours:
         times.setdefault(name, []).append(begin)

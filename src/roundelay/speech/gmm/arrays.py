@@ -1,4 +1,4 @@
-"""Write and read arrays as safetensors files with a JSON description, whole or not at all."""
+"""Write and read arrays as safetensors files with a JSON description; files are written atomically."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Array], dict[str, Any
         raise DataError(f"{path}: cannot be read as a {kind} ({error})") from None
     description = json.loads(metadata.get("description", "{}"))
     if description.get("kind") != kind:
-        raise DataError(f"{path}: holds {description.get('kind', 'something else')!r}, not a {kind}")
+        raise DataError(f"{path}: contains {description.get('kind', 'something else')!r}, not a {kind}")
     return arrays, description
 
 
 def tensor(array: Array) -> torch.Tensor:
-    """Give an array as a float32 tensor, without copying where that can be done (memory maps are read-only)."""
+    """Return an array as a float32 tensor, without a copy if possible (memory maps are read-only)."""
     return torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
 
 

@@ -1,6 +1,6 @@
-"""Passes over a corpus: align, accumulate, and collect what trees and transforms are made of.
+"""Passes over a corpus: align, accumulate, and collect statistics for trees and transforms.
 
-A pass is a function of something shared (the model) and a chunk of utterances, so that it can run anywhere.
+A pass is a function of a shared value (the model) and a chunk of utterances, so it can run in any process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FRAMES_PER_SPEAKER = 60_000
 
 @dataclass(frozen=True)
 class Model:
-    """All that scoring and aligning need."""
+    """The parts that scoring and aligning need."""
 
     front_end: FrontEnd
     tree: Tree
@@ -37,7 +37,7 @@ class Model:
 
 @dataclass(slots=True)
 class PassItem:
-    """One utterance as a pass gets it."""
+    """One utterance as input of a pass."""
 
     utterance: str
     features: Array  # as stored
@@ -54,7 +54,7 @@ class PassItem:
 
 @dataclass
 class UtteranceSet:
-    """Utterances with what is known of them by now; features stay where they are until a pass reads them."""
+    """Utterances with their transcripts, alignments and transforms so far; passes read the features when needed."""
 
     features: Mapping[str, Array]
     speakers: Mapping[str, str] | None
@@ -73,7 +73,7 @@ class UtteranceSet:
         spelling: Spelling,
         front_end: FrontEnd,
     ) -> UtteranceSet:
-        """Check everything and read the features once, for their length and the speakers' means."""
+        """Check the data and read the features once, for their lengths and the speakers' means."""
         spelled = {}
         for utterance, words in transcripts.items():
             if utterance not in features:
@@ -87,7 +87,7 @@ class UtteranceSet:
         return cls(features, speakers, spelled, norms, lengths)
 
     def subset(self, utterances: Sequence[str]) -> UtteranceSet:
-        """Keep some utterances; alignments found there are not seen here."""
+        """Return a set of some utterances; alignments that are added to it later are not added here."""
         return replace(
             self,
             transcripts={u: self.transcripts[u] for u in utterances},
@@ -96,7 +96,7 @@ class UtteranceSet:
 
     @property
     def utterances(self) -> list[str]:
-        """List utterances by length, so that those that are searched together are alike."""
+        """List utterances by length, so that utterances searched together have similar lengths."""
         return sorted(self.transcripts, key=lambda u: (self.lengths[u], u))
 
     @property
@@ -105,7 +105,7 @@ class UtteranceSet:
         return sum(self.lengths[u] for u in self.transcripts)
 
     def speaker(self, utterance: str) -> str:
-        """Name the speaker; without speakers every utterance is its own."""
+        """Return the speaker's name; without speakers, the utterance's."""
         return self.speakers[utterance] if self.speakers is not None else utterance
 
     def item(self, utterance: str) -> PassItem:
@@ -122,7 +122,7 @@ class UtteranceSet:
         )
 
     def chunks(self, utterances: Sequence[str] | None = None) -> Iterator[list[PassItem]]:
-        """Read utterances chunk by chunk; the cut does not depend on the number of processes."""
+        """Read utterances chunk by chunk; the chunks do not depend on the number of processes."""
         chunk: list[PassItem] = []
         frames = 0
         for utterance in self.utterances if utterances is None else utterances:
@@ -135,7 +135,7 @@ class UtteranceSet:
             yield chunk
 
     def speaker_chunks(self) -> Iterator[list[PassItem]]:
-        """Read a chunk for each speaker: all utterances, or the first ones up to ten minutes, plenty for a matrix."""
+        """Read one chunk per speaker: all utterances, or the first ten minutes, which are enough for a matrix."""
         of_speaker: dict[str, list[str]] = {}
         for utterance in self.transcripts:
             of_speaker.setdefault(self.speaker(utterance), []).append(utterance)
@@ -150,7 +150,7 @@ class UtteranceSet:
 
 
 def align_chunk(model: Model, chunk: list[PassItem]) -> list[Alignment | str]:
-    """Align utterances; a string says why one cannot be."""
+    """Align utterances; a string is the reason why an utterance cannot be aligned."""
     return _align(model, chunk, [item.frames(model.front_end) for item in chunk])
 
 
@@ -166,12 +166,12 @@ def _align(model: Model, chunk: list[PassItem], frames: list[Array]) -> list[Ali
 
 
 def too_short(graph: UtteranceHmm, num_frames: int) -> str:
-    """Say why no path fits."""
+    """Return the reason why no path fits."""
     return f"{num_frames} frames are too few for the {graph.min_frames()} states of its shortest pronunciation"
 
 
 def realign_chunk(model: Model, chunk: list[PassItem]) -> tuple[list[Alignment | str], Statistics]:
-    """Align, and accumulate on what was found."""
+    """Align, and accumulate statistics of the aligned utterances."""
     frames = [item.frames(model.front_end) for item in chunk]
     found = _align(model, chunk, frames)
     pairs = [(x, a) for x, a in zip(frames, found, strict=True) if isinstance(a, Alignment)]
@@ -179,7 +179,7 @@ def realign_chunk(model: Model, chunk: list[PassItem]) -> tuple[list[Alignment |
 
 
 def accumulate_chunk(model: Model, chunk: list[PassItem]) -> Statistics:
-    """Accumulate on the alignments there are."""
+    """Accumulate statistics with the present alignments."""
     return _accumulate(model.gmm, aligned_frames(model.front_end, chunk))
 
 
@@ -199,7 +199,7 @@ def _accumulate(gmm: Gmm, pairs: list[tuple[Array, Alignment]]) -> Statistics:
 
 
 def count_moves(moves: Array, alignment: Alignment) -> None:
-    """Count how often each senone's state was kept and left; the last frame leaves."""
+    """Count how often each senone's state was kept and left; the last frame counts as left."""
     phone_of = np.repeat(np.arange(len(alignment.phones)), np.diff(alignment.starts))
     place = phone_of * 4 + alignment.states
     stayed = np.append(place[1:] == place[:-1], False)
@@ -229,7 +229,7 @@ def tree_chunk(shared: tuple[FrontEnd, int], chunk: list[PassItem]) -> TreeStati
 
 
 def scatter_chunk(shared: tuple[FrontEnd, int], chunk: list[PassItem]) -> Scatter:
-    """Collect what LDA needs, of spliced cepstra with senones as classes."""
+    """Collect the statistics of LDA, for spliced cepstra with senones as classes."""
     front_end, num_senones = shared
     pairs = [(item, item.alignment) for item in chunk if item.alignment is not None]
     frames = [front_end.spliced(front_end.normalised(item.features, item.normaliser)) for item, _ in pairs]
@@ -237,17 +237,17 @@ def scatter_chunk(shared: tuple[FrontEnd, int], chunk: list[PassItem]) -> Scatte
 
 
 def mllt_chunk(model: Model, chunk: list[PassItem]) -> MlltStatistics:
-    """Collect what MLLT needs."""
+    """Collect the statistics of MLLT."""
     pairs = aligned_frames(model.front_end, chunk)
     senones = np.concatenate([a.senones for _, a in pairs])
     return collect_mllt(model.gmm, np.concatenate([x for x, _ in pairs]), senones)
 
 
 def fmllr_chunk(shared: tuple[Model, Gmm], chunk: list[PassItem]) -> tuple[str, Array]:
-    """Estimate the matrix of the speaker of a chunk, from alignments given or else made with the unadapted model.
+    """Estimate the matrix of a chunk's speaker, from given alignments or from new ones with the unadapted model.
 
-    Posteriors for the target mixtures are those of the features as the speaker's present matrix, if any, makes them.
-    Silence says nothing of the speaker and is left out.
+    Posteriors of the target mixtures are computed from features transformed by the speaker's present matrix, if any.
+    Silence is left out, since it does not depend on the speaker.
     """
     model, target = shared
     plain = [model.front_end(item.features, item.normaliser) for item in chunk]
@@ -270,7 +270,7 @@ def fmllr_chunk(shared: tuple[Model, Gmm], chunk: list[PassItem]) -> tuple[str, 
 
 
 def first_pass_chunk(model: Model, chunk: list[PassItem]) -> Statistics:
-    """Accumulate unadapted features under the posteriors of adapted ones."""
+    """Accumulate unadapted features with the posteriors of adapted ones."""
     pairs = [(item, item.alignment) for item in chunk if item.alignment is not None]
     adapted = np.concatenate([item.frames(model.front_end) for item, _ in pairs])
     plain = np.concatenate([model.front_end(item.features, item.normaliser) for item, _ in pairs])

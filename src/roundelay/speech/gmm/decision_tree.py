@@ -15,13 +15,13 @@ from roundelay.errors import SettingsError
 from roundelay.speech.gmm.arrays import Array, product, read_tensors, write_tensors
 
 STATES = 3  # of every phone's HMM, left to right
-SILENCE = 0  # the phone that is never split by context, and the context beyond the ends
+SILENCE = 0  # the phone without context-dependent states, and the context beyond the ends
 VARIANCE_FLOOR = 0.01
 _LEFT, _RIGHT, _LEAF = 0, 1, -1
 
 
 def log_likelihood(moments: Array) -> Array:
-    """Give the likelihood (log, summed over frames) of sets of frames under the one Gaussian that fits each best.
+    """Return the log-likelihood, summed over frames, of sets of frames under the best-fitting Gaussian of each.
 
     The variance is floored, and the D log 2π terms are left out: they cancel in every difference taken here.
     """
@@ -30,14 +30,14 @@ def log_likelihood(moments: Array) -> Array:
     mean = moments[..., 1 : 1 + num_features] / count
     raw = moments[..., 1 + num_features :] / count - mean * mean
     variance = np.maximum(raw, VARIANCE_FLOOR)
-    # With a floored variance the exponent no longer sums to the frame count, so it is computed.
+    # With a floored variance the exponents do not sum to the frame count, so they are computed.
     total: Array = -0.5 * (count * (np.log(variance) + raw / variance)).sum(-1)
     return total
 
 
 @dataclass(slots=True)
 class TreeStatistics:
-    """Moments of every triphone state seen, sparse: ``keys`` sorted, one row of ``moments`` each."""
+    """Moments of the triphone states that occur: sorted ``keys``, and one row of ``moments`` per key."""
 
     num_phones: int
     keys: Array
@@ -76,11 +76,11 @@ def _sum_by_key(keys: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def find_questions(statistics: TreeStatistics) -> Array:
-    """Find sets of phones that sound alike: (Q, P), bool.
+    """Find sets of similar phones: (Q, P), bool.
 
-    Phones are clustered bottom-up, always joining the two clusters whose union loses least likelihood; every cluster on
-    the way is a question, and so is every phone.  That is done on the first, middle and last states apart: what matters
-    to a neighbour is how a phone begins or ends.
+    Phones are clustered bottom-up by joining the two clusters whose union loses least likelihood.  Every cluster and
+    every phone is a question.  First, middle and last states are clustered separately: a neighbour depends on how a
+    phone begins or ends.
     """
     num_phones = statistics.num_phones
     questions = {tuple(row) for row in np.eye(num_phones, dtype=bool)}
@@ -95,7 +95,7 @@ def find_questions(statistics: TreeStatistics) -> Array:
 
 
 def _agglomerate(moments: list[Array], names: list[int]) -> list[list[int]]:
-    """List the clusters made on the way from single phones to all but one."""
+    """List the clusters made by joining single phones until two clusters are left."""
     clusters = [[name] for name in names]
     made = []
     while len(clusters) > 2:
@@ -112,7 +112,7 @@ def _agglomerate(moments: list[Array], names: list[int]) -> list[list[int]]:
 
 @dataclass(slots=True)
 class TreeSplit:
-    """The best question for a leaf: what it gains, which side it asks about, and which phones answer yes."""
+    """The best question for a leaf: its gain, the side it asks about, and the phones with the answer yes."""
 
     gain: float
     side: int
@@ -120,7 +120,7 @@ class TreeSplit:
 
 
 def best_split(lefts: Array, rights: Array, moments: Array, questions: Array, min_frames: float) -> TreeSplit | None:
-    """Try every question on either side of the given triphone states; None where none leaves enough frames."""
+    """Try every question on both sides of the given triphone states; None if no split has enough frames."""
     whole = moments.sum(0)
     best: TreeSplit | None = None
     for side, contexts in ((_LEFT, lefts), (_RIGHT, rights)):
@@ -139,9 +139,9 @@ def best_split(lefts: Array, rights: Array, moments: Array, questions: Array, mi
 class Tree:
     """Map a phone in its context to the senones of its three HMM states.
 
-    Phones are numbers from 0 in the lexicon's order, silence first; beyond either end of an utterance there is silence.
-    Nodes are rows of four arrays: ``sides`` (left, right or leaf), ``members`` (the phones that answer yes), and
-    ``children`` (no, yes; of a leaf: its senone, twice); ``roots`` (P, 3) are the nodes to start from.
+    Phones are numbers from 0 in the lexicon's order, silence first; beyond both ends of an utterance there is silence.
+    Nodes are rows of three arrays: ``sides`` (left, right or leaf), ``members`` (phones with the answer yes), and
+    ``children`` (no, yes; for a leaf: its senone, twice).  ``roots`` (P, 3) are the nodes to start from.
     """
 
     def __init__(self, roots: Array, sides: Array, members: Array, children: Array) -> None:
@@ -152,7 +152,7 @@ class Tree:
 
     @classmethod
     def monophone(cls, num_phones: int) -> Tree:
-        """Make the tree that ignores context: three senones a phone."""
+        """Make the tree that ignores context: three senones per phone."""
         number = STATES * num_phones
         leaves = np.arange(number, dtype=np.int32)
         return cls(
@@ -164,9 +164,9 @@ class Tree:
 
     @classmethod
     def grow(cls, statistics: TreeStatistics, *, num_senones: int, min_frames: float = 60.0) -> Tree:
-        """Split the leaf that gains most likelihood, again and again, until there are ``num_senones``.
+        """Split the leaf with the largest gain of likelihood until there are ``num_senones``.
 
-        A split must leave ``min_frames`` on either side, so scarce data may end it with fewer.
+        A split must leave ``min_frames`` on both sides, so with few data there may be fewer senones.
         """
         num_phones = statistics.num_phones
         if num_senones < STATES * num_phones:
@@ -195,10 +195,10 @@ class Tree:
         return self.roots, self.sides, self.members, self.children
 
     def __setstate__(self, state: tuple[Array, Array, Array, Array]) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # the arrays are all there is; the memory of look-ups starts empty
+        self.__init__(*state)  # type: ignore[misc]  # only the arrays are stored; the cache starts empty
 
     def arrays(self) -> dict[str, Array]:
-        """Give the arrays that make the tree, for a file."""
+        """Return the arrays that make the tree, for a file."""
         return {"roots": self.roots, "sides": self.sides, "members": self.members, "children": self.children}
 
     def save(self, path: Path) -> None:
@@ -212,7 +212,7 @@ class Tree:
 
 
 class _Grower:
-    """The state of a growing tree: nodes as lists, leaves in a heap by what splitting them would gain."""
+    """A growing tree: nodes as lists, and a heap of leaves by the gain of splitting them."""
 
     def __init__(self, statistics: TreeStatistics, questions: Array, min_frames: float) -> None:
         self.statistics, self.questions, self.min_frames = statistics, questions, min_frames

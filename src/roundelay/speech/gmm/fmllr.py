@@ -1,4 +1,4 @@
-"""Adapt features to a speaker by a linear transform of maximum likelihood (fMLLR, also called CMLLR).
+"""Adapt features to a speaker by a linear transform with maximum likelihood (fMLLR, also called CMLLR).
 
 D features, T frames; a speaker's matrix W is (D, D + 1) and acts on (x, 1).
 """
@@ -23,7 +23,7 @@ _AT_ONCE = 1024
 
 @dataclass(slots=True)
 class FmllrStatistics:
-    """What a speaker's matrix is estimated from; ``+=`` adds another's."""
+    """Statistics of a speaker's matrix; ``+=`` adds others."""
 
     linear: Array  # (D, D + 1)
     quadratic: Array  # (D, D + 1, D + 1)
@@ -43,7 +43,7 @@ class FmllrStatistics:
 
 
 def collect_fmllr(gmm: Gmm, frames: Array, senones: Array, *, adapted: Array | None = None) -> FmllrStatistics:
-    """Sum statistics of unadapted frames (T, D) aligned to senones; posteriors are those of ``adapted`` where given."""
+    """Sum statistics of unadapted frames (T, D) aligned to senones; posteriors are those of ``adapted`` if given."""
     num = gmm.num_features
     precision = torch.zeros(len(frames), num)  # sum over Gaussians of share / variance
     pull = torch.zeros(len(frames), num)  # the same times the mean
@@ -66,14 +66,14 @@ def collect_fmllr(gmm: Gmm, frames: Array, senones: Array, *, adapted: Array | N
 
 
 def fmllr_objective(statistics: FmllrStatistics, matrix: Array) -> float:
-    """Give what ``fmllr`` maximises: the likelihood gained, up to a constant."""
+    """Return the value that ``estimate_fmllr`` maximises: the gain of likelihood, up to a constant."""
     linear = (matrix * statistics.linear).sum()
     quadratic = np.einsum("di,dij,dj->", matrix, statistics.quadratic, matrix)
     return float(statistics.frames * np.linalg.slogdet(matrix[:, :-1])[1] + linear - 0.5 * quadratic)
 
 
 def estimate_fmllr(statistics: FmllrStatistics, iterations: int = 15, min_frames: float = MIN_FRAMES) -> Array:
-    """Estimate a speaker's matrix row by row; the identity where there is too little speech.
+    """Estimate a speaker's matrix row by row; return the identity if there is too little speech.
 
     Row i is (α p + k) G^-1 with p the cofactors of row i and α the better root of
     α² p G^-1 p' + α p G^-1 k' - N = 0.  (Gales 1998, "Maximum likelihood linear transformations for HMM-based speech
@@ -83,7 +83,7 @@ def estimate_fmllr(statistics: FmllrStatistics, iterations: int = 15, min_frames
     matrix = np.eye(num, num + 1)
     if statistics.frames < min_frames:
         return matrix
-    # A trace of the identity's own statistics keeps directions that the speaker never moves in invertible.
+    # A small multiple of the identity keeps the statistics invertible in directions without variation.
     ridge = 1e-6 * statistics.quadratic.trace(axis1=1, axis2=2) / (num + 1)
     quadratic = statistics.quadratic + ridge[:, None, None] * np.eye(num + 1)
     inverse = np.linalg.inv(quadratic)
@@ -94,7 +94,7 @@ def estimate_fmllr(statistics: FmllrStatistics, iterations: int = 15, min_frames
             cofactors = np.append(back[:, d], 0.0)
             along = inverse[d] @ cofactors
             row = _root(cofactors @ along, cofactors @ free[d], statistics.frames) * along + free[d]
-            # Only row d of A changed: the inverse follows by Sherman and Morrison.
+            # Only row d of A changed: the inverse is updated by the Sherman-Morrison formula.
             change = (row - matrix[d])[:-1] @ back
             back = back - np.outer(back[:, d], change) / (1.0 + change[d])
             matrix[d] = row
@@ -110,7 +110,7 @@ def _root(square: float, linear: float, frames: float) -> float:
 
 @dataclass(frozen=True)
 class SpeakerTransforms:
-    """All that turns stored features into adapted ones: front end, and each speaker's normaliser and matrix."""
+    """The front end and each speaker's normaliser and matrix: they turn stored features into adapted ones."""
 
     front_end: FrontEnd
     normalisers: dict[str, Normaliser]
@@ -119,7 +119,7 @@ class SpeakerTransforms:
     def __call__(self, speaker: str, features: Array) -> Array:
         """Adapt the features (T, F) of one of the speakers: (T, D)."""
         if speaker not in self.matrices:
-            raise DataError(f"speaker {speaker!r} has no transform; estimate one from an alignment of a first pass")
+            raise DataError(f"speaker {speaker!r} has no transform; estimate one from a first-pass alignment")
         return self.front_end(features, self.normalisers[speaker], self.matrices[speaker])
 
     def save(self, path: Path) -> None:
@@ -153,6 +153,6 @@ class SpeakerTransforms:
 def transform(
     features: Mapping[str, Array], speakers: Mapping[str, str], transforms: SpeakerTransforms
 ) -> Iterator[tuple[str, Array]]:
-    """Adapt utterance by utterance: names and features (T, D), as input of a neural model."""
+    """Yield names and adapted features (T, D), utterance by utterance, as input of a neural model."""
     for utterance, matrix in features.items():
         yield utterance, transforms(speakers[utterance], np.asarray(matrix))

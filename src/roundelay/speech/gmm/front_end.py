@@ -1,4 +1,4 @@
-"""The features that Gaussians see: cepstra, normalised, with deltas or spliced and projected.
+"""Features for Gaussian mixtures: cepstra, normalised, with deltas or spliced and projected.
 
 T frames, F features as given, C cepstra, D features of the model.
 """
@@ -29,7 +29,7 @@ class Normaliser:
 
     @classmethod
     def from_moments(cls, count: float, total: Array, squares: Array) -> Normaliser:
-        """Take mean and deviation from sums over frames."""
+        """Compute mean and deviation from sums over frames."""
         mean = total / count
         deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-6))
         return cls(mean.astype(np.float32), (1.0 / deviation).astype(np.float32))
@@ -39,9 +39,9 @@ class Normaliser:
 class FrontEnd:
     """Turn stored features (T, F) into the model's (T, D).
 
-    ``fbank`` is log-mel energies, of which a DCT is taken; ``mfcc`` is static cepstra; both are normalised by speaker
-    and get deltas of two orders, or, where there is a ``projection`` (D, (2 context + 1) C), are spliced and projected.
-    ``final`` features are taken as they come, except for the projection.
+    ``fbank`` is log-mel energies, to which a DCT is applied; ``mfcc`` is static cepstra.  Both are normalised by
+    speaker and get deltas of two orders.  With a ``projection`` (D, (2 context + 1) C) they are spliced and projected
+    instead.  ``final`` features are used without change, except for the projection.
     """
 
     input: Input = "fbank"
@@ -51,12 +51,12 @@ class FrontEnd:
     projection: Array | None = None
 
     def cepstra(self, features: Array) -> Array:
-        """Give the static cepstra, not yet normalised: (T, C)."""
+        """Return the static cepstra, not yet normalised: (T, C)."""
         x = np.asarray(features, dtype=np.float32)
         return product(x, _dct(x.shape[1], self.num_cepstra)) if self.input == "fbank" else x
 
     def normalised(self, features: Array, normaliser: Normaliser | None) -> Array:
-        """Give the static cepstra, normalised."""
+        """Return the static cepstra, normalised."""
         x = self.cepstra(features)
         if self.input == "final" or normaliser is None:
             return x
@@ -64,7 +64,7 @@ class FrontEnd:
         return x * normaliser.scale if self.variance else x
 
     def __call__(self, features: Array, normaliser: Normaliser | None, transform: Array | None = None) -> Array:
-        """Give the features of the model, transformed by a speaker's fMLLR matrix (D, D + 1) where there is one."""
+        """Return the model's features, transformed by a speaker's fMLLR matrix (D, D + 1) if given."""
         x = self.normalised(features, normaliser)
         if self.projection is not None:
             x = product(self.spliced(x), self.projection.T)
@@ -73,22 +73,22 @@ class FrontEnd:
         return x if transform is None else product(x, transform[:, :-1].T) + transform[:, -1]
 
     def spliced(self, cepstra: Array) -> Array:
-        """Put the cepstra of neighbouring frames side by side: (T, (2 context + 1) C)."""
+        """Concatenate the cepstra of neighbouring frames: (T, (2 context + 1) C)."""
         return splice(cepstra, self.context, self.context)
 
     def describe(self) -> dict[str, Any]:
-        """Give all fields but the projection, for a file."""
+        """Return all fields but the projection, for a file."""
         names = ("input", "num_cepstra", "variance", "context")
         return {name: getattr(self, name) for name in names}
 
     def projected(self, projection: Array) -> FrontEnd:
-        """Splice and project instead of taking deltas."""
+        """Return a front end that splices and projects instead of adding deltas."""
         return replace(self, projection=projection.astype(np.float32))
 
 
 @lru_cache(maxsize=8)
 def _dct(num_bins: int, num_cepstra: int) -> Array:
-    """Give the orthonormal DCT-II as a matrix (num_bins, num_cepstra)."""
+    """Return the orthonormal DCT-II as a matrix (num_bins, num_cepstra)."""
     if num_cepstra > num_bins:
         raise DataError(f"{num_cepstra} cepstra cannot be made of {num_bins} log-mel energies")
     angles = np.pi / num_bins * (np.arange(num_bins)[:, None] + 0.5) * np.arange(num_cepstra)
@@ -99,7 +99,7 @@ def _dct(num_bins: int, num_cepstra: int) -> Array:
 
 
 def check_features(utterance: str, features: Array) -> None:
-    """Refuse what no model can use, naming the utterance."""
+    """Raise if features are empty or not finite; the error names the utterance."""
     if features.ndim != 2 or not features.size:
         raise DataError(f"{utterance}: features of shape {features.shape}; a matrix (frames, features) was expected")
     if not np.isfinite(features).all():
@@ -119,7 +119,7 @@ def collect_normalisers(
         check_features(utterance, x)
         width = width or x.shape[1]
         if x.shape[1] != width:
-            raise DataError(f"{utterance}: {x.shape[1]} features a frame where the utterances before have {width}")
+            raise DataError(f"{utterance}: {x.shape[1]} features per frame, but the utterances before have {width}")
         lengths[utterance] = len(x)
         wide = front_end.cepstra(x).astype(np.float64)
         moments = [np.array(float(len(wide))), wide.sum(0), (wide * wide).sum(0)]

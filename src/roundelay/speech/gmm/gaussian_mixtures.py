@@ -39,12 +39,12 @@ class Gmm:
 
     @property
     def num_features(self) -> int:
-        """Give the dimension of the frames."""
+        """Return the dimension of the frames."""
         return int(self.means.shape[1])
 
     @classmethod
     def single(cls, moments: Array, floor: Array) -> Gmm:
-        """Fit one Gaussian per senone to moments (num_senones, 1 + 2D); senones never seen get that of all frames."""
+        """Fit one Gaussian per senone to moments (num_senones, 1 + 2D); without frames, that of all frames."""
         num_features = (moments.shape[1] - 1) // 2
         seen = moments[:, :1] > MIN_OCCUPANCY
         moments = np.where(seen, moments, moments.sum(0) + 1e-10)
@@ -54,7 +54,7 @@ class Gmm:
         return cls(ones, ones, means, np.maximum(variances, floor))
 
     def rows(self) -> torch.Tensor:
-        """Give each Gaussian as a linear function of (1, x, x²): (G + 1, 1 + 2D); the last one is always improbable."""
+        """Return each Gaussian as a linear function of (1, x, x²): (G + 1, 1 + 2D); the last is a dummy near log 0."""
         if self._rows is None:
             constant = np.log(np.maximum(self.weights, WEIGHT_FLOOR)) - 0.5 * (
                 np.log(2 * math.pi * self.variances) + self.means**2 / self.variances
@@ -66,21 +66,21 @@ class Gmm:
         return self._rows
 
     def arrays(self) -> dict[str, Array]:
-        """Give the arrays that make the model, for a file."""
+        """Return the arrays that make the model, for a file."""
         return {"counts": self.counts, "weights": self.weights, "means": self.means, "variances": self.variances}
 
     def __getstate__(self) -> tuple[Array, Array, Array, Array]:
         return self.counts, self.weights, self.means, self.variances
 
     def __setstate__(self, state: tuple[Array, Array, Array, Array]) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # what is derived is made again
+        self.__init__(*state)  # type: ignore[misc]  # derived values are computed again
 
     def score(self, frames: Array, senones: Array) -> Array:
-        """Give the log-likelihoods of frames (T, D) under the given senones: (len(senones), T)."""
+        """Return the log-likelihoods of frames (T, D) under the given senones: (len(senones), T)."""
         columns = expand(frames).T
         scores = torch.empty(len(senones), len(frames))
         counts = self.counts[senones]
-        # Senones are taken together with others of up to twice as many Gaussians, so that little padding is computed.
+        # Senones are grouped by their number of Gaussians (up to a factor of two), so that there is little padding.
         sizes = np.ceil(np.log2(counts)).astype(int)
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
@@ -95,12 +95,12 @@ class Gmm:
         if width == 1:
             return values[:, 0]
         top = values.amax(1, keepdim=True)
-        # Below -80 a Gaussian adds nothing, but the exponential would meet denormal numbers, which are slow.
+        # Below -80 a Gaussian adds nothing, but the exponential would give denormal numbers, which are slow.
         values.sub_(top).clamp_(min=-80.0)
         return values.exp_().sum(1).log_().add_(top[:, 0])
 
     def posteriors(self, senone: int, expanded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give the shares of a senone's Gaussians in expanded frames, (T, M), and the log-likelihoods (T,)."""
+        """Return the shares of a senone's Gaussians in expanded frames, (T, M), and the log-likelihoods (T,)."""
         values = expanded @ self.rows()[int(self.first[senone]) : int(self.first[senone + 1])].T
         total = torch.logsumexp(values, dim=1)
         return (values - total[:, None]).exp_(), total
@@ -108,8 +108,8 @@ class Gmm:
     def grow(self, num_gaussians: int, occupancy: Array, rng: np.random.Generator) -> Gmm:
         """Split the heaviest Gaussians until there are ``num_gaussians``.
 
-        Senones take their share by occupancy to the power 0.45: more data, more Gaussians, but less than in proportion.
-        (0.2, usual elsewhere, leaves silence too few, and speech then grows into it.)
+        A senone's share is its occupancy to the power 0.45: more data give more Gaussians, but less than in proportion.
+        (The usual 0.2 gives silence too few Gaussians, and models of speech then match silence.)
         """
         wanted = _share(self.counts, num_gaussians, occupancy**0.45)
         pieces = [self._split(senone, int(number), rng) for senone, number in enumerate(wanted)]
@@ -131,13 +131,13 @@ class Gmm:
 
 
 def expand(frames: Array) -> torch.Tensor:
-    """Give frames (T, D) as rows (1, x, x²), in which a Gaussian's log-density is linear: (T, 1 + 2D)."""
+    """Return frames (T, D) as rows (1, x, x²), in which a Gaussian's log-density is linear: (T, 1 + 2D)."""
     x = tensor(frames)
     return torch.cat([torch.ones(len(x), 1), x, x * x], dim=1)
 
 
 def _share(counts: Array, total: int, weight: Array) -> Array:
-    """Hand out Gaussians one by one to the senone with the most weight per Gaussian it has."""
+    """Distribute Gaussians one by one, each to the senone with the most weight per Gaussian."""
     wanted = counts.copy()
     heap = [(-weight[s] / wanted[s], s) for s in range(len(counts)) if weight[s] > 0]
     heapq.heapify(heap)
@@ -150,7 +150,7 @@ def _share(counts: Array, total: int, weight: Array) -> Array:
 
 @dataclass(slots=True)
 class Statistics:
-    """What an iteration of training sums over frames; ``+=`` adds another's."""
+    """Sums over frames of an iteration of training; ``+=`` adds others."""
 
     moments: Array  # (G, 1 + 2D): occupancy, sums, sums of squares
     moves: Array  # (num_senones, 2): times stayed and left
@@ -175,9 +175,9 @@ class Statistics:
 
 
 def accumulate(gmm: Gmm, frames: Array, senones: Array, *, moments_of: Array | None = None) -> Statistics:
-    """Sum statistics of aligned frames (T, D); ``moments_of`` are other features of the same frames to take moments of.
+    """Sum statistics of aligned frames (T, D); moments are of ``moments_of`` if given: other features of these frames.
 
-    The second set is how a model in one feature space is made from posteriors in another.
+    With ``moments_of``, a model in one feature space is estimated from posteriors in another.
     """
     statistics = Statistics.empty(gmm)
     order = np.argsort(senones, kind="stable")
@@ -195,7 +195,7 @@ def accumulate(gmm: Gmm, frames: Array, senones: Array, *, moments_of: Array | N
 
 
 def update(gmm: Gmm, statistics: Statistics, floor: Array) -> Gmm:
-    """Re-estimate by maximum likelihood; Gaussians with hardly any frames go, senones with none stay as they were."""
+    """Re-estimate by maximum likelihood; drop Gaussians with few frames, keep senones without frames unchanged."""
     occupancy = statistics.moments[:, 0]
     keep = occupancy >= MIN_OCCUPANCY
     senone_of = np.repeat(np.arange(gmm.num_senones), gmm.counts)

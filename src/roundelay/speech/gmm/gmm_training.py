@@ -70,7 +70,7 @@ class GmmSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """What a stage does at which of its iterations."""
+    """The iterations at which a stage realigns, decorrelates and adapts."""
 
     iterations: int
     num_gaussians: int
@@ -80,7 +80,7 @@ class StagePlan:
 
 
 class Trainer:
-    """The state of training: corpus, model, random numbers, progress."""
+    """State of training: corpus, random generator, progress."""
 
     def __init__(
         self, corpus: UtteranceSet, workers: WorkerPool, settings: GmmSettings, progress: Progress | None
@@ -92,7 +92,7 @@ class Trainer:
         self.floor: Array = np.zeros(0)
 
     def realign(self, model: Model) -> Statistics:
-        """Align the corpus with the model and accumulate."""
+        """Align the corpus with the model and accumulate statistics."""
         statistics = Statistics.empty(model.gmm)
         utterances = iter(self.corpus.utterances)
         found: dict[str, Alignment] = {}
@@ -112,12 +112,12 @@ class Trainer:
         return statistics
 
     def accumulate(self, model: Model) -> Statistics:
-        """Accumulate on the alignments there are."""
+        """Accumulate statistics with the present alignments."""
         parts = self.workers.map(accumulate_chunk, model, self.corpus.aligned_chunks())
         return reduce(Statistics.__iadd__, parts, Statistics.empty(model.gmm))
 
     def iterate(self, stage: str, model: Model, plan: StagePlan) -> Model:
-        """Alternate realignment and estimation, growing the mixtures evenly over the first three quarters."""
+        """Alternate realignment and estimation; mixtures grow evenly over the first three quarters."""
         start = model.gmm.num_gaussians
         growing = max(1, plan.iterations * 3 // 4)
         for i in range(plan.iterations):
@@ -132,7 +132,7 @@ class Trainer:
             if i in plan.decorrelate:
                 model = self.decorrelate(model)
             log.info(
-                "%s: iteration %d of %d, %d Gaussians, log-likelihood %.3f a frame, %d utterances not aligned",
+                "%s: iteration %d of %d, %d Gaussians, log-likelihood %.3f per frame, %d utterances not aligned",
                 stage, i + 1, plan.iterations, gmm.num_gaussians,
                 statistics.log_likelihood / max(statistics.frames, 1), len(self.failures),
             )  # fmt: skip
@@ -140,7 +140,7 @@ class Trainer:
         return model
 
     def decorrelate(self, model: Model) -> Model:
-        """Estimate MLLT and turn features and means by it."""
+        """Estimate MLLT and apply it to features and means."""
         parts = self.workers.map(mllt_chunk, model, self.corpus.aligned_chunks())
         a = estimate_mllt(reduce(MlltStatistics.__iadd__, parts))
         projection, gmm = model.front_end.projection, model.gmm
@@ -149,12 +149,12 @@ class Trainer:
         return replace(model, front_end=model.front_end.projected(a @ projection), gmm=turned)
 
     def adapt(self, model: Model) -> None:
-        """Estimate every speaker's matrix on the alignments there are."""
+        """Estimate every speaker's matrix from the present alignments."""
         aligned = self.corpus.subset([u for u in self.corpus.transcripts if u in self.corpus.alignments])
         self.corpus.transforms = dict(self.workers.map(fmllr_chunk, (model, model.gmm), aligned.speaker_chunks()))
 
     def fit_single_gaussians(self, front_end: FrontEnd, tree: Tree) -> Model:
-        """Fit one Gaussian per senone to the alignments there are."""
+        """Fit one Gaussian per senone to the present alignments."""
         shared = (front_end, tree.num_senones)
         moments = sum(self.workers.map(moments_chunk, shared, self.corpus.aligned_chunks()))
         assert isinstance(moments, np.ndarray)
@@ -165,17 +165,17 @@ class Trainer:
         return Model(front_end, tree, Gmm.single(moments, self.floor), Transitions.flat(tree.num_senones))
 
     def retie(self, tree: Tree) -> None:
-        """Name the states of the alignments by another tree."""
+        """Replace the senones of the alignments by those of another tree."""
         self.corpus.alignments = {u: a.retie(tree) for u, a in self.corpus.alignments.items()}
 
     def grow_tree(self, front_end: FrontEnd, num_phones: int) -> Tree:
-        """Grow a tree on the alignments there are."""
+        """Grow a tree from the present alignments."""
         parts = self.workers.map(tree_chunk, (front_end, num_phones), self.corpus.aligned_chunks())
         return Tree.grow(reduce(TreeStatistics.merge, parts), num_senones=self.settings.num_senones)
 
 
 def equal_alignment(transcript: Sequence[Pronunciations], num_frames: int, tree: Tree) -> Alignment | None:
-    """Cut an utterance evenly into the states of its first pronunciations between silences; without them if short."""
+    """Align an utterance evenly to its first pronunciations, with silence at both ends if it is long enough."""
     phones = [phone for variants in transcript for phone in variants[0]]
     words = [position for position, variants in enumerate(transcript) for _ in variants[0]]
     if not phones or num_frames >= STATES * (len(phones) + 2):
@@ -191,7 +191,7 @@ def equal_alignment(transcript: Sequence[Pronunciations], num_frames: int, tree:
 
 
 def sample(corpus: UtteranceSet, num_frames: float, seed: int) -> UtteranceSet:
-    """Take utterances at random up to so many frames; all of them where there are no more."""
+    """Draw utterances at random up to ``num_frames``; return all of them if they have fewer frames."""
     if corpus.num_frames <= num_frames:
         return corpus
     utterances = sorted(corpus.transcripts)
@@ -201,12 +201,12 @@ def sample(corpus: UtteranceSet, num_frames: float, seed: int) -> UtteranceSet:
 
 
 def mono_realignments(iterations: int) -> list[int]:
-    """Say at which iterations monophones are realigned: at each in the first half, then at every other one."""
+    """List the iterations that realign monophones: all in the first half, then every other one."""
     return [i for i in range(1, iterations) if i <= iterations // 2 or i % 2 == 0]
 
 
 def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> Model:
-    """Start flat and train monophones."""
+    """Train monophones from a flat start."""
     settings, corpus = trainer.settings, trainer.corpus
     tree = Tree.monophone(num_phones)
     for utterance in corpus.utterances:
@@ -224,7 +224,7 @@ def train_monophones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> 
 
 
 def train_triphones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> Model:
-    """Grow a tree on the alignments there are, and train its senones."""
+    """Grow a tree from the present alignments, and train its senones."""
     tree = trainer.grow_tree(front_end, num_phones)
     trainer.retie(tree)
     n = trainer.settings.iterations
@@ -233,7 +233,7 @@ def train_triphones(trainer: Trainer, front_end: FrontEnd, num_phones: int) -> M
 
 
 def train_projected(trainer: Trainer, model: Model) -> Model:
-    """Replace deltas by LDA of spliced frames, grow a new tree there, and train its senones with MLLT."""
+    """Replace deltas by LDA of spliced frames, grow a new tree, and train its senones with MLLT."""
     shared = (model.front_end, model.tree.num_senones)
     parts = trainer.workers.map(scatter_chunk, shared, trainer.corpus.aligned_chunks())
     scatter = reduce(Scatter.__iadd__, parts)
@@ -253,7 +253,7 @@ def train_projected(trainer: Trainer, model: Model) -> Model:
 
 
 def train_adapted(trainer: Trainer, model: Model) -> tuple[Model, Gmm]:
-    """Train on features adapted to each speaker; also give mixtures for unadapted ones, for the first pass."""
+    """Train on features adapted to each speaker; also return mixtures for unadapted features, for the first pass."""
     n = max(4, trainer.settings.iterations // 2)
     plan = StagePlan(iterations=n, num_gaussians=model.gmm.num_gaussians, realign=range(2, n, 3), adapt=range(0, n, 3))
     model = trainer.iterate("fMLLR", model, plan)

@@ -51,7 +51,7 @@ class Spelling:
                 self.words[word] = tuple(numbered)
 
     def __call__(self, utterance: str, words: Sequence[str]) -> list[Pronunciations]:
-        """Give the pronunciations of each word of an utterance."""
+        """Return the pronunciations of each word of an utterance."""
         for word in words:
             if word not in self.words:
                 raise DataError(f"{utterance}: {word!r} has no pronunciation; add it to the lexicon")
@@ -72,7 +72,7 @@ class UtteranceHmm:
     final: Array  # (N,): log-probability of ending here
 
     def min_frames(self) -> int:
-        """Count the states of the shortest path, which is the least number of frames."""
+        """Return the number of states of the shortest path: an utterance needs at least as many frames."""
         steps = np.full(len(self.phones) + 1, np.inf)
         for node in range(len(self.phones)):
             before = steps[self.predecessors[:, node]].min()
@@ -81,7 +81,7 @@ class UtteranceHmm:
 
 
 class _Lattice:
-    """Phones and arcs of all pronunciations, still without context."""
+    """Phones and arcs of all pronunciations, without context."""
 
     def __init__(self, transcript: Sequence[Pronunciations]) -> None:
         self.phones: list[int] = []
@@ -115,14 +115,14 @@ _Copy = tuple[tuple[int, int, int], frozenset[int], frozenset[int]]  # senones, 
 
 
 class GraphBuilder:
-    """Build graphs for one tree, remembering how phones split by their possible neighbours."""
+    """Build graphs for one tree; the copies of a phone for its possible neighbours are cached."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self._copies: dict[tuple[int, frozenset[int], frozenset[int]], list[_Copy]] = {}
 
     def __call__(self, transcript: Sequence[Pronunciations]) -> UtteranceHmm:
-        """Build the graph of a transcript; one without words is silence."""
+        """Build the graph of a transcript; without words it is silence."""
         lattice = _Lattice(transcript)
         copies = self._contexts(lattice)
         first = np.cumsum([0, *map(len, copies)]).tolist()
@@ -164,10 +164,10 @@ class GraphBuilder:
         return [self._split(*node) for node in zip(lattice.phones, map(frozenset, lefts), map(frozenset, rights))]  # noqa: B905  # equal by construction
 
     def _split(self, phone: int, lefts: frozenset[int], rights: frozenset[int]) -> list[_Copy]:
-        """Copy a phone for its contexts, joining those with the same senones.
+        """Copy a phone for its contexts; contexts with the same senones share a copy.
 
-        Left contexts are joined for each right one, then right contexts whose joined left ones are the same: so a copy
-        is a full product of left and right contexts, and no path mixes senones of different contexts.
+        Left contexts are joined for each right context, then right contexts with the same joined left contexts.  So a
+        copy is a full product of left and right contexts, and no path mixes senones of different contexts.
         """
         key = (phone, lefts, rights)
         if key not in self._copies:

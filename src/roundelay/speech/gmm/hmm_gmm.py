@@ -1,4 +1,4 @@
-"""A trained HMM-GMM: align with it, score with it, adapt with it, keep it."""
+"""A trained HMM-GMM: aligns, scores, adapts, and is saved and loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KIND = "acoustic model"
 
 @dataclass(frozen=True)
 class ModelLexicon:
-    """A lexicon as a model keeps it."""
+    """The lexicon of a model."""
 
     phones: list[str]
     pronunciations: dict[str, list[tuple[str, ...]]]
@@ -36,8 +36,8 @@ class ModelLexicon:
 class HmmGmm:
     """A trained HMM-GMM: front end, tree, Gaussian mixtures, transition probabilities, lexicon.
 
-    An adapted model has two sets of mixtures: ``first_pass`` for features as they are, ``model`` for those transformed
-    by a speaker's matrix.  For others ``first_pass`` is None.
+    An adapted model has two sets of mixtures: ``first_pass`` for unadapted features, and those of ``model`` for
+    features transformed by a speaker's matrix.  In other models ``first_pass`` is None.
     """
 
     model: Model
@@ -47,12 +47,12 @@ class HmmGmm:
 
     @property
     def tree(self) -> Tree:
-        """Give the tree that ties states to senones."""
+        """Return the tree that ties states to senones."""
         return self.model.tree
 
     @property
     def unadapted(self) -> Model:
-        """Give the model for features that are not transformed by speaker."""
+        """Return the model for features that are not transformed by speaker."""
         if self.first_pass is None:
             return self.model
         return Model(self.model.front_end, self.model.tree, self.first_pass, self.model.transitions)
@@ -64,7 +64,7 @@ class HmmGmm:
         speakers: Mapping[str, str] | None = None,
         jobs: int = 1,
     ) -> Alignments:
-        """Align states to frames, in two passes for an adapted model where speakers are given."""
+        """Align states to frames; an adapted model uses two passes if speakers are given."""
         alignments = Alignments(self.lexicon.phones)
         for utterance, found in self.align_each(features, transcripts, speakers, jobs):
             alignments.add(utterance, transcripts[utterance], found)
@@ -77,7 +77,7 @@ class HmmGmm:
         speakers: Mapping[str, str] | None = None,
         jobs: int = 1,
     ) -> Iterator[tuple[str, Alignment | str]]:
-        """Align utterances one after the other, shortest first, holding none; a string says why one failed."""
+        """Yield alignments, shortest utterance first; a string is the reason why an utterance failed."""
         with WorkerPool(jobs) as workers:
             corpus = self._open(features, transcripts, speakers)
             model = self.unadapted
@@ -94,13 +94,13 @@ class HmmGmm:
         speakers: Mapping[str, str],
         jobs: int = 1,
     ) -> SpeakerTransforms:
-        """Estimate each speaker's fMLLR matrix from transcripts, true ones or those that a first pass recognised."""
+        """Estimate each speaker's fMLLR matrix from transcripts: correct ones, or those of a first pass."""
         with WorkerPool(jobs) as workers:
             corpus = self._open(features, transcripts, speakers)
             return SpeakerTransforms(self.model.front_end, corpus.normalisers, self._matrices(corpus, workers))
 
     def scores(self, frames: Array, *, adapted: bool = False) -> Array:
-        """Give log-likelihoods (T, num_senones) of frames (T, D) that the front end has made."""
+        """Return log-likelihoods (T, num_senones) of frames (T, D) of the front end."""
         gmm = self.model.gmm if adapted or self.first_pass is None else self.first_pass
         return np.ascontiguousarray(gmm.score(frames, np.arange(gmm.num_senones)).T)
 
@@ -113,7 +113,7 @@ class HmmGmm:
         return UtteranceSet.open(features, transcripts, speakers, Spelling(self.lexicon), self.model.front_end)
 
     def _matrices(self, corpus: UtteranceSet, workers: WorkerPool) -> dict[str, Array]:
-        """Align a speaker's utterances with the first pass's mixtures, then fit the matrix to the adapted ones."""
+        """Align each speaker's utterances with the first-pass mixtures, then fit the matrix to the adapted ones."""
         shared = (self.unadapted, self.model.gmm)
         return dict(workers.map(fmllr_chunk, shared, corpus.speaker_chunks()))
 

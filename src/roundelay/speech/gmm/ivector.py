@@ -1,4 +1,4 @@
-"""Speaker vectors (i-vectors): where a speaker lies in the space of all, as a short vector.
+"""Speaker vectors (i-vectors): a short vector that describes how a speaker differs from others.
 
 A background mixture (UBM) of C Gaussians in D features; the means of speaker s are m + T w(s) with w of R numbers that
 are standard normal a priori; the i-vector is the posterior mean of w.  (Dehak et al. 2011, "Front-end factor analysis
@@ -22,7 +22,7 @@ from roundelay.speech.gmm.gaussian_mixtures import Gmm, accumulate, update
 
 
 def train_ubm(frames: Array, num_gaussians: int, *, iterations: int = 12, seed: int = 0) -> Gmm:
-    """Train one mixture for all speech on a sample of frames (T, D), splitting it until it is large enough."""
+    """Train one mixture for all speech on a sample of frames (T, D); Gaussians are split until there are enough."""
     if len(frames) < 10 * num_gaussians:
         raise DataError(
             f"i-vectors: {len(frames)} frames are too few for {num_gaussians} Gaussians; ten each are needed"
@@ -39,7 +39,7 @@ def train_ubm(frames: Array, num_gaussians: int, *, iterations: int = 12, seed: 
         ubm = ubm.grow(wanted, np.array([float(len(frames))]), rng)
         for _ in range(iterations if last else 3):
             ubm = update(ubm, accumulate(ubm, frames, senones), floor)
-        if last or ubm.num_gaussians < wanted:  # Gaussians without frames were dropped: more would be too
+        if last or ubm.num_gaussians < wanted:  # Gaussians without frames were dropped: more splits would not help
             return ubm
 
 
@@ -65,7 +65,7 @@ class BaumWelch:
 class IvectorModel:
     """A background mixture and the directions (C, D, R) in which speakers differ.
 
-    ``scale`` weighs the statistics down, since neighbouring frames are far from independent.
+    ``scale`` reduces the weight of the statistics, since neighbouring frames are not independent.
     """
 
     ubm: Gmm
@@ -74,7 +74,7 @@ class IvectorModel:
 
     @property
     def size(self) -> int:
-        """Give the length of the vectors."""
+        """Return the length of the vectors."""
         return int(self.directions.shape[2])
 
     @cached_property
@@ -84,19 +84,19 @@ class IvectorModel:
 
     @cached_property
     def _precisions(self) -> Array:
-        """What a frame of each Gaussian adds to the precision of a vector, (C, R R)."""
+        """Precision that one frame of each Gaussian adds to a vector, (C, R R)."""
         left = torch.from_numpy(self._scaled.reshape(self.directions.shape)).transpose(1, 2)
         return torch.bmm(left, torch.from_numpy(self.directions)).flatten(1).numpy()
 
     def posterior(self, statistics: BaumWelch) -> tuple[Array, Array]:
-        """Give mean (R,) and covariance (R, R) of a speaker's vector."""
+        """Return mean (R,) and covariance (R, R) of a speaker's vector."""
         added = product(self.scale * statistics.occupancy[None], self._precisions, np.float64)
         covariance = np.linalg.inv(np.eye(self.size) + added.reshape(self.size, self.size))
         pull = product(self.scale * statistics.sums.reshape(1, -1), self._scaled, np.float64)
         return covariance @ pull[0], covariance
 
     def extract(self, frames: Array) -> Array:
-        """Give the vector (R,) of frames (T, D)."""
+        """Return the vector (R,) of frames (T, D)."""
         return self.posterior(BaumWelch.collect(self.ubm, frames))[0].astype(np.float32)
 
     def save(self, path: Path) -> None:
@@ -113,7 +113,7 @@ class IvectorModel:
 
 
 def log_evidence(model: IvectorModel, statistics: BaumWelch) -> float:
-    """Give the log-probability of statistics with the vector integrated out, up to a constant; EM raises its sum."""
+    """Return the log-probability of statistics with the vector integrated out, up to a constant; EM raises its sum."""
     mean, covariance = model.posterior(statistics)
     pull = np.linalg.solve(covariance, mean)
     return float(0.5 * np.linalg.slogdet(covariance)[1] + 0.5 * pull @ mean)
@@ -127,7 +127,7 @@ def train_ivectors(
     if not 1 <= size <= ubm.means.size:
         raise SettingsError(f"ivector.size must be from 1 to {ubm.means.size}, not {size}")
     if len(rows) < 2:
-        raise DataError(f"i-vectors: statistics of {len(rows)} speakers do not tell how speakers differ")
+        raise DataError(f"i-vectors: {len(rows)} speakers are too few; use at least 2")
     rng = np.random.default_rng(seed)
     start = 0.1 * np.sqrt(ubm.variances)[:, :, None] * rng.standard_normal((*ubm.means.shape, size))
     model = IvectorModel(ubm, start, scale)
@@ -137,7 +137,7 @@ def train_ivectors(
 
 
 def _step(model: IvectorModel, rows: list[BaumWelch]) -> IvectorModel:
-    """Re-estimate the directions, and turn them so that vectors have unit second moment, as the prior says."""
+    """Re-estimate the directions, and transform them so that vectors have unit second moment, as in the prior."""
     size = model.size
     products = np.zeros((len(model.ubm.weights), size, size))
     cross = np.zeros_like(model.directions)
@@ -158,7 +158,7 @@ def _step(model: IvectorModel, rows: list[BaumWelch]) -> IvectorModel:
 def speaker_vectors(
     model: IvectorModel, utterances: Iterable[tuple[str, Array]], speakers: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, Array]]:
-    """Give a vector for each speaker, from (utterance, frames) pairs; without speakers, for each utterance."""
+    """Yield a vector for each speaker, from (utterance, frames) pairs; without speakers, for each utterance."""
     sums: dict[str, BaumWelch] = {}
     for utterance, frames in utterances:
         check_features(utterance, frames)

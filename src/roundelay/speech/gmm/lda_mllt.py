@@ -1,4 +1,4 @@
-"""Linear transforms of features that all speakers share: LDA, and MLLT on top of it.
+"""Linear transforms of features for all speakers: LDA, then MLLT.
 
 E spliced features, D features kept, C classes (senones), G Gaussians, T frames.
 """
@@ -17,7 +17,7 @@ from roundelay.speech.gmm.gaussian_mixtures import Gmm, expand
 
 @dataclass(slots=True)
 class Scatter:
-    """First moments of each class and the second moment of all frames; ``+=`` adds another's."""
+    """First moments of each class and the second moment of all frames; ``+=`` adds others."""
 
     counts: Array  # (C,)
     sums: Array  # (C, E)
@@ -39,7 +39,7 @@ class Scatter:
         return self
 
     def covariances(self) -> tuple[Array, Array]:
-        """Give the covariance within classes and that between their means, (E, E) each."""
+        """Return the covariance within classes and that between their means, (E, E) each."""
         total = self.counts.sum()
         mean = self.sums.sum(0) / total
         seen = self.counts > 0
@@ -49,7 +49,7 @@ class Scatter:
 
 
 def estimate_lda(scatter: Scatter, num_kept: int) -> Array:
-    """Find the projection (D, E) that tells classes apart best: B v = λ W v for the largest λ.
+    """Find the projection (D, E) that separates classes best: B v = λ W v for the largest λ.
 
     Rows are scaled so that the covariance within classes becomes the identity.
     """
@@ -60,7 +60,7 @@ def estimate_lda(scatter: Scatter, num_kept: int) -> Array:
     whiten = np.linalg.inv(np.linalg.cholesky(within + ridge * np.eye(len(within))))
     _, vectors = np.linalg.eigh(whiten @ between @ whiten.T)
     rows: Array = vectors.T[::-1][:num_kept] @ whiten
-    # The sign of an eigenvector is arbitrary: the largest entry is made positive, so that runs agree.
+    # The sign of an eigenvector is arbitrary; the largest entry is made positive, so that runs are equal.
     largest = np.abs(rows).argmax(axis=1)
     signs: Array = np.sign(rows[np.arange(num_kept), largest])
     turned: Array = rows * signs[:, None]
@@ -119,6 +119,6 @@ def estimate_mllt(statistics: MlltStatistics, iterations: int = 20) -> Array:
 
 
 def mllt_objective(statistics: MlltStatistics, a: Array) -> float:
-    """Give what ``mllt`` maximises."""
+    """Return the value that ``estimate_mllt`` maximises."""
     quadratic = np.einsum("di,dij,dj->", a, statistics.scatter, a)
     return float(statistics.frames * np.linalg.slogdet(a)[1] - 0.5 * quadratic)

@@ -1,8 +1,8 @@
 """Find the best path through the HMMs of many utterances at once.
 
-N nodes (phones in context), S distinct senones of an utterance, T frames.  The graphs of a batch lie side by side in
-one vector of states, so each frame takes a handful of vector operations whatever the number of utterances; the scores
-of all frames are kept in place of backpointers, and the way back asks again which predecessor won.
+N nodes (phones in context), S distinct senones of an utterance, T frames.  The graphs of a batch are side by side in
+one vector of states, so a frame takes few vector operations for any number of utterances.  The scores of all frames are
+stored instead of backpointers, and the traceback computes the best predecessors again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Transitions:
 
     @classmethod
     def flat(cls, num_senones: int, stay: float = 0.75) -> Transitions:
-        """Stay with the same probability everywhere."""
+        """Make transitions with the same probability of staying for all senones."""
         return cls(np.full(num_senones, np.log(stay), np.float32), np.full(num_senones, np.log1p(-stay), np.float32))
 
     @classmethod
     def estimate(cls, counts: Array, floor: float = 0.01) -> Transitions:
-        """Estimate from counts (num_senones, 2) of staying and leaving; a prior of four frames a state is added."""
+        """Estimate from counts (num_senones, 2) of staying and leaving, with a prior of four frames per state."""
         smooth = counts + np.array([3.0, 1.0])
         stay = np.clip(smooth[:, 0] / smooth.sum(1), floor, 1 - floor)
         return cls(np.log(stay).astype(np.float32), np.log1p(-stay).astype(np.float32))
@@ -42,7 +42,7 @@ class Transitions:
 
 @dataclass(frozen=True, slots=True)
 class StatePath:
-    """Where the best path is at each frame, and its log-probability."""
+    """Node and state of the best path at each frame, and its log-probability."""
 
     nodes: Array  # (T,)
     states: Array  # (T,): 0, 1 or 2
@@ -61,7 +61,7 @@ def search(graphs: Sequence[UtteranceHmm], scores: Sequence[Array], transitions:
 
 
 def _batches(order: Sequence[int], graphs: Sequence[UtteranceHmm], scores: Sequence[Array]) -> Iterator[list[int]]:
-    """Cut utterances, sorted by length, into batches of bounded size."""
+    """Divide utterances, sorted by length, into batches of bounded size."""
     batch: list[int] = []
     states = 0
     for u in order:
@@ -104,7 +104,7 @@ def _search_batch(
     best = np.zeros((int(lengths.max()), STATES, batch.num_nodes), np.float32)
     offsets = []
     for u, (graph, score) in enumerate(zip(graphs, scores, strict=True)):
-        # The best senone of each frame is taken as zero, so that single precision suffices for long utterances.
+        # The score of each frame's best senone is subtracted, so that float32 is enough for long utterances.
         top = score.max(axis=0)
         offsets.append(float(top.sum(dtype=np.float64)))
         columns = slice(batch.first[u], batch.first[u + 1])
@@ -130,7 +130,7 @@ def _forward(batch: _Batch, best: Array) -> None:
 
 
 def _backward(batch: _Batch, best: Array, lengths: Array, offsets: Sequence[float]) -> list[StatePath | None]:
-    """Trace every utterance back from its own last frame, all in step."""
+    """Trace all utterances back together, each from its last frame."""
     count = len(lengths)
     nodes = np.zeros((count, best.shape[0]), np.int32)
     states = np.zeros((count, best.shape[0]), np.int8)
@@ -165,7 +165,7 @@ def _best_ends(batch: _Batch, best: Array, lengths: Array) -> tuple[Array, Array
 
 
 def _step_back(batch: _Batch, before: Array, node: Array, state: Array) -> tuple[Array, Array]:
-    """Ask which state at the frame before led to (node, state): itself, the one before it, or a predecessor's last."""
+    """Find the state at the frame before (node, state): the same, the one before it, or a predecessor's last state."""
     exits = np.append(before[-1] + batch.leave[-1], np.float32(-np.inf))
     sources = batch.predecessors[:, node]
     incoming = exits[sources] + batch.weights[:, node]

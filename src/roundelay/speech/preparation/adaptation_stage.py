@@ -1,8 +1,8 @@
-"""The stage of preparation that adapts features to their speakers: LDA+MLLT, then fMLLR by speaker.
+"""The stage that adapts features to their speakers: LDA+MLLT, then fMLLR by speaker.
 
-A training speaker's matrix is estimated from the transcripts.  Any other speaker's is estimated in two passes without
-them: the unadapted mixtures and the decoding graph recognise what was said, and what they recognised is aligned in the
-transcripts' place.  This is a batch method: a speaker's matrix takes all the utterances that the split has of them.
+A training speaker's matrix is estimated from transcripts.  Any other speaker's matrix is estimated in two passes,
+without transcripts: the unadapted mixtures and the decoding graph recognise words, and these are aligned.  This is a
+batch method: a speaker's matrix uses all utterances of the speaker in the split.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Progress = Callable[[str, int, int], None]
 Transcripts = Mapping[str, Sequence[str]]
 ADAPTED = "adapted"
 TRANSFORMS = "transforms.safetensors"
-"""Beside a split's adapted features: its speakers' matrices."""
+"""File beside a split's adapted features: its speakers' matrices."""
 RECOGNISED = "recognised.json"
-"""Beside them, for a split that is not trained on: what the first pass recognised."""
+"""File beside the adapted features of a held-out split: the words of the first pass."""
 SEARCH = {"scale": 0.1, "beam": 14.0, "max_active": 5000}
-"""How the first pass searches: the weight of the mixtures' likelihoods against the graph, and what is pruned."""
+"""Search of the first pass: the scale of the mixtures' log-likelihoods, and pruning."""
 
 
 class Adapter:
-    """Adapt in a folder of prepared data whose features, HMM-GMM and graphs are there."""
+    """Adapt the features in a folder of prepared data that has features, HMM-GMM and graphs."""
 
     def __init__(
         self, folder: Path, items: Mapping[str, list[Copy]], graph: str, jobs: int, progress: Progress
@@ -55,7 +55,7 @@ class Adapter:
         self._done = 0
 
     def run(self, train_splits: Collection[str]) -> Iterable[Path]:
-        """Write a store of adapted features for each split; only those of ``train_splits`` may use transcripts."""
+        """Write a store of adapted features for each split; only ``train_splits`` use transcripts."""
         for split, copies in self._items.items():
             features = ArrayStore(self._folder / "features" / split, private=True)
             spoken = StoredUtterances({copy.name: features for copy in copies if features.length(copy.name)})
@@ -82,7 +82,7 @@ class Adapter:
     def _transforms(
         self, spoken: StoredUtterances, words: Transcripts, speakers: Mapping[str, str]
     ) -> SpeakerTransforms | None:
-        """Estimate every speaker's matrix; None where nobody says anything."""
+        """Estimate every speaker's matrix; None if there are no words."""
         return self._model.speaker_transforms(spoken, words, speakers, spoken.jobs(self._jobs)) if words else None
 
     def _write(
@@ -106,7 +106,7 @@ class Adapter:
 
 
 def _recognise_chunk(shared: tuple[Model, Path], chunk: list[PassItem]) -> list[list[int]]:
-    """Give the word ids of the best path of each utterance."""
+    """Return the word ids of the best path of each utterance."""
     model, graph = shared
     senones = np.arange(model.gmm.num_senones)
     found = []
@@ -120,14 +120,14 @@ def _recognise_chunk(shared: tuple[Model, Path], chunk: list[PassItem]) -> list[
 
 @functools.lru_cache(maxsize=1)
 def _graph(path: Path, _when: int) -> Any:
-    """Read a graph once in each process; another file of its name is another graph."""
+    """Read a graph once per process; a changed file is read again."""
     from roundelay.speech.language.decoding_graph import read_graph
 
     return read_graph(path)
 
 
 def _search(graph: Any, scores: npt.NDArray[np.float32]) -> list[int]:
-    """Find the best path through scores (T, senones); one that ends within a sentence will do where none else does."""
+    """Find the best path through scores (T, senones); if none is complete, use one that ends within a sentence."""
     try:
         import kaldi_decoder
         import kaldifst
@@ -141,7 +141,7 @@ def _search(graph: Any, scores: npt.NDArray[np.float32]) -> list[int]:
 
 
 def describe(folder: Path, splits: Iterable[str]) -> dict[str, Any]:
-    """Count the speakers of each split, and those with speech enough for a matrix of their own."""
+    """Count the speakers of each split, and those with enough speech for a matrix."""
     counts = {}
     for split in splits:
         path = folder / ADAPTED / split / TRANSFORMS

@@ -1,4 +1,4 @@
-"""Alignments for other programs: CTM and TextGrid."""
+"""Write alignments for other programs: CTM and TextGrid."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def word_intervals(data: PreparedData, split: str, utterance: str) -> list[Inter
 
 
 def _intervals(data: PreparedData, store: ArrayStore, utterance: str, names: Sequence[str]) -> Iterator[Interval]:
-    """Count time from the first frame's begin; a frame stands for one shift around its middle."""
+    """Yield times from the begin of the audio; a frame covers one shift around its middle."""
     settings = data.feature_settings
     shift = settings.frame_shift_seconds
     offset = (settings.frame_length_seconds - shift) / 2 if settings.snip_edges else 0.0
     for number, begin, end in store[utterance].tolist():
-        # The first frame also stands for what is before its middle.
+        # The first frame also covers the time before it.
         yield Interval(begin * shift + offset if begin else 0.0, end * shift + offset, names[number])
 
 

@@ -1,6 +1,6 @@
-"""Alignments that the user brings: runs of states, CTM, TextGrids, HTK labels, Kaldi's phones per frame.
+"""Import alignments of the user: runs of states, CTM, TextGrids, HTK labels, Kaldi's phones per frame.
 
-Whatever they come from, they end as monophone states: three a phone.  Where only phones are given, each is cut evenly.
+All become monophone states, three per phone.  If only phones are given, each is divided evenly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from roundelay.speech.gmm.decision_tree import STATES, Tree
 from roundelay.speech.language.lexicon import Lexicon
 
 Piece = tuple[str, int]
-"""A label and the frames it lasts."""
+"""A label and its number of frames."""
 Pieces = Callable[[int], list[Piece]]
 """The labels of an utterance, once its number of frames is known."""
 
@@ -38,7 +38,7 @@ class Grid:
     middle: float
 
     def pieces(self, intervals: Iterable[alignment_files.Interval]) -> Pieces:
-        """Label each frame by the interval that its middle is in, as silence where none is."""
+        """Label each frame by the interval that contains its middle, as silence if there is none."""
         intervals = list(intervals)
 
         def cut(num_frames: int) -> list[Piece]:
@@ -55,7 +55,7 @@ class Grid:
 
 
 def read(path: Path, grid: Grid) -> Iterator[tuple[str, Pieces]]:
-    """Yield each utterance with its labels, whatever the file's format; a folder is one of TextGrids or label files."""
+    """Yield each utterance with its labels from a file of any format, or a folder of TextGrids or label files."""
     if path.is_dir():
         yield from _read_folder(path, grid)
     elif not path.is_file():
@@ -91,7 +91,7 @@ def _phones_tier(path: Path) -> list[alignment_files.Interval]:
 
 
 def _read_kaldi(path: Path) -> Iterator[tuple[str, Pieces]]:
-    """Read phones per frame; transition ids would need Kaldi's own model to be understood."""
+    """Read phones per frame; transition ids cannot be read without Kaldi's model."""
     table = path.parent / "phones.txt"
     if not table.is_file():
         raise DataError(
@@ -117,11 +117,11 @@ class Importer:
         self.tree = Tree.monophone(len(lexicon.phones))
 
     def path(self, utterance: str, words: Sequence[str], pieces: Pieces, num_frames: int) -> Alignment | str:
-        """Return the path of an utterance, or why there is none."""
+        """Return the alignment of an utterance, or the reason why there is none."""
         labels = pieces(num_frames)
         total = sum(frames for _, frames in labels)
         if total != num_frames:
-            return f"{total} frames are aligned and {num_frames} are there"
+            return f"{total} frames are aligned, but there are {num_frames}"
         phones, states, starts = [], [], []
         at, before = 0, (-1, STATES)
         for label, frames in labels:
@@ -139,7 +139,7 @@ class Importer:
         return found.retie(self.tree)
 
     def _look_up(self, label: str, utterance: str) -> tuple[int, int | None]:
-        """Return the phone's index, and its state where the label names one."""
+        """Return the phone's index, and its state if the label names one."""
         if label not in self._phones:
             match = _STATE.match(label)
             state = int(match["htk"] or match["bracketed"]) - 2 if match else None
@@ -157,7 +157,7 @@ class Importer:
         raise DataError(f"{self._where}: utterance {utterance} has a phone that the lexicon lacks: {known}")
 
     def _words(self, phones: Sequence[int], words: Sequence[str]) -> np.ndarray:
-        """Say which word each phone belongs to, -1 for silence; all are -1 where the phones are not those words'."""
+        """Return the word index of each phone, -1 for silence; all are -1 if the phones do not match the words."""
         result = np.full(len(phones), -1, np.int32)
         spoken = [(position, phone) for position, phone in enumerate(phones) if phone]
         cuts = self._cut([phone for _, phone in spoken], words)
@@ -167,7 +167,7 @@ class Importer:
         return result
 
     def _cut(self, phones: list[int], words: Sequence[str]) -> list[int]:
-        """Return where each word begins among the phones, and the end; nothing where they do not fit."""
+        """Return the begin of each word among the phones, and the end; nothing if they do not match."""
         ids = self._lexicon.phone_ids
         reached: list[dict[int, int]] = [{0: 0}]  # after each word: position -> position before the word
         for word in words:
@@ -189,7 +189,7 @@ class Importer:
 def read_all(
     path: Path, importer: Importer, transcripts: Mapping[str, Sequence[str]], lengths: Mapping[str, int], grid: Grid
 ) -> Iterator[tuple[str, Alignment | str]]:
-    """Yield the path of each utterance of ``transcripts``, or why there is none; others in the file are passed over."""
+    """Yield the alignment of each utterance of ``transcripts``, or the reason why there is none; skip all others."""
     found = set()
     for utterance, pieces in read(path, grid):
         if utterance in transcripts and utterance not in found:

@@ -1,4 +1,4 @@
-"""The stages of preparation that train an HMM-GMM and align with it, or take alignments that are brought."""
+"""The stages that train an HMM-GMM and align with it, or import alignments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FRAMES_PER_JOB = 60_000
 
 
 class Aligner:
-    """Train and align in a folder of prepared data whose features and lexicon are there."""
+    """Train and align in a folder of prepared data that has features and lexicon."""
 
     def __init__(
         self, folder: Path, lexicon: Lexicon, items: Mapping[str, list[Copy]], clean: Mapping[str, Mapping[str, str]],
@@ -41,10 +41,10 @@ class Aligner:
         self._jobs, self._progress = jobs, progress
 
     def _features(self, split: str) -> ArrayStore:
-        return ArrayStore(self._folder / "features" / split, private=True)  # torch warns of what it cannot write to
+        return ArrayStore(self._folder / "features" / split, private=True)  # torch warns about read-only arrays
 
     def _originals(self, split: str) -> dict[str, list[str]]:
-        """Map each utterance that is aligned by itself to the noisy copies that share its alignment."""
+        """Map each utterance that is aligned to its noisy copies, which share its alignment."""
         noisy = self._clean[split]
         names = {copy.name for copy in self._items[split]}
         result: dict[str, list[str]] = {copy.name: [] for copy in self._items[split]}
@@ -58,7 +58,7 @@ class Aligner:
     def train(
         self, train_splits: Sequence[str], settings: GmmSettings, features: FeatureSettings, hours: float
     ) -> Iterable[Path]:
-        """Train the HMM-GMM on clean originals at their own speed, up to so many hours of them."""
+        """Train the HMM-GMM on at most ``hours`` of clean originals at their own speed."""
         stores: dict[str, ArrayStore] = {}
         transcripts: dict[str, tuple[str, ...]] = {}
         speakers: dict[str, str] = {}
@@ -96,12 +96,12 @@ class Aligner:
         return self._write(paths)
 
     def write_monophone_tree(self) -> Iterable[Path]:
-        """Write the monophone tree of brought alignments."""
+        """Write the monophone tree of imported alignments."""
         Tree.monophone(len(self._lexicon.phones)).save(self._folder / _TREE)
         return [self._folder / _TREE]
 
     def import_alignments(self, path: Path, settings: FeatureSettings) -> Iterable[Path]:
-        """Take alignments that are brought."""
+        """Import alignments from a file or folder."""
         importer = alignment_import.Importer(self._lexicon, path)
         half = settings.frame_length_seconds if settings.snip_edges else settings.frame_shift_seconds
         grid = alignment_import.Grid(settings.frame_shift_seconds, half / 2)
@@ -115,7 +115,7 @@ class Aligner:
         return self._write(paths)
 
     def _write(self, paths: Callable[[str], Iterator[tuple[str, Alignment | str]]]) -> Iterable[Path]:
-        """Write what is found, utterance by utterance, and why others failed."""
+        """Write the alignments, utterance by utterance, and the reasons why others failed."""
         total, done, aligned = sum(len(items) for items in self._items.values()), 0, 0
         for split in self._items:
             folder = make_empty_folder(self._folder / "alignments" / split)
@@ -141,7 +141,7 @@ class Aligner:
 
 
 class StoredUtterances(Mapping[str, npt.NDArray[np.float32]]):
-    """Some utterances of some stores, read when they are asked for and not held."""
+    """Some utterances of some stores, read when needed and not kept in memory."""
 
     def __init__(self, stores: Mapping[str, ArrayStore]) -> None:
         self._stores = stores
@@ -159,13 +159,13 @@ class StoredUtterances(Mapping[str, npt.NDArray[np.float32]]):
         return name in self._stores
 
     def jobs(self, most: int) -> int:
-        """Say how many processes are worth their start, which takes seconds: one for each ten minutes of speech."""
+        """Return a useful number of processes: one per ten minutes of speech, since a start takes seconds."""
         frames = sum(store.length(name) for name, store in self._stores.items())
         return max(1, min(most, frames // _FRAMES_PER_JOB))
 
 
 def _some(stores: dict[str, ArrayStore], most: int) -> dict[str, ArrayStore]:
-    """Keep so many frames' worth of utterances, drawn by their names' digests: any speaker, the same each time."""
+    """Keep utterances of about ``most`` frames, in the order of their names' digests: of all speakers, reproducible."""
     if sum(store.length(name) for name, store in stores.items()) <= most:
         return stores
     kept, frames = set(), 0
@@ -178,9 +178,9 @@ def _some(stores: dict[str, ArrayStore], most: int) -> dict[str, ArrayStore]:
 
 
 def _misfit(found: Alignment, num_frames: int) -> str:
-    """Say why an alignment cannot be a copy's."""
+    """Return the reason why an alignment does not fit a copy, or an empty text."""
     have = len(found.senones)
-    return "" if have == num_frames else f"{num_frames} frames, and its clean original has {have}"
+    return "" if have == num_frames else f"{num_frames} frames, but its clean original has {have}"
 
 
 class _Writer:

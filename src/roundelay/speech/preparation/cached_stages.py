@@ -1,7 +1,7 @@
-"""Stages that resume: each leaves a marker that says what it was made from and which files it made.
+"""Stages that resume: each leaves a marker with the digest of its inputs and the list of its files.
 
-A stage is done when its marker has the digest of today's inputs and all its files are there, as large as they were.
-The marker is taken away before a stage begins and written after all its files, so an interrupted stage is done again.
+A stage is done if its marker has the digest of the present inputs and all its files exist with their sizes.  The marker
+is removed before a stage begins and written after all its files, so an interrupted stage is repeated.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Stage:
 
     name: str
     inputs: Any
-    """Whatever the result depends on beside the stages before it, as JSON can hold it."""
+    """All inputs except the results of other stages, as JSON values."""
     run: Callable[[], Iterable[Path]]
-    """Do it, and return the files that were made."""
+    """Run the stage and return the files it made."""
     after: tuple[str, ...] = ()
     """The stages whose results this one uses."""
 
 
 class Stages:
-    """Run the stages of a folder, leaving out those that are done."""
+    """Run the stages of a folder; skip those that are done."""
 
     def __init__(self, folder: Path, stages: Sequence[Stage]) -> None:
         self.folder = folder
@@ -50,11 +50,11 @@ class Stages:
             self.digests[stage.name] = digest({"stage": stage.name, "inputs": stage.inputs, "after": before})
 
     def missing(self) -> list[str]:
-        """Name the stages that are to be done."""
+        """List the stages that are not done."""
         return [stage.name for stage in self.stages if not self._done(stage)]
 
     def run(self) -> list[str]:
-        """Do what is missing, in order; return the names of what was done."""
+        """Run the stages that are not done, in order; return their names."""
         done = []
         for stage in self.stages:
             if self._done(stage):
@@ -70,7 +70,7 @@ class Stages:
         return done
 
     def seconds(self) -> dict[str, float]:
-        """Return how long each stage took when it was last done."""
+        """Return the seconds of each stage's last run."""
         markers = {stage.name: self._marker(stage.name) for stage in self.stages}
         return {name: read_json(marker)["seconds"] for name, marker in markers.items() if marker.is_file()}
 
@@ -90,23 +90,23 @@ class Stages:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Be the only one at work in a folder; the operating system lets go when the process ends, however it ends."""
+    """Lock a folder against other preparations; the operating system releases the lock when the process ends."""
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataError(f"{folder}: another preparation is at work there; wait for it, or take --out") from None
+            raise DataError(f"{folder}: in use by another preparation; wait for it, or give another --out") from None
         yield
     finally:
         os.close(handle)
 
 
 def create_folder(folder: Path) -> Path:
-    """Make the folder where it is not there; refuse one that holds something else."""
+    """Make the folder if it does not exist; raise if it contains anything but prepared data."""
     if folder.is_dir():
         if any(folder.iterdir()) and not (folder / FOLDER).is_dir():
-            raise DataError(f"{folder}: not empty, and not prepared data; take a new folder as --out")
+            raise DataError(f"{folder}: not empty, and not prepared data; give a new folder as --out")
     elif folder.exists():
         raise DataError(f"{folder}: a file; --out must be a folder")
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is in prepared data, and whether it is sound."""
+"""Summarise and check prepared data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from roundelay.speech.preparation.utterance_picture import Picture, Span, draw
 
 
 def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: FeatureSettings) -> dict[str, Any]:
-    """Gather what preparation left in its folder."""
+    """Summarise the files that preparation wrote."""
     lexicon = Lexicon.read(folder / "lexicon.txt")
     unknown = (folder / "unknown.txt").read_text(encoding="utf-8").split()
     return {
@@ -38,7 +38,7 @@ def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: Featu
 
 
 def compare_vocabulary(folder: Path, texts: Mapping[str, Sequence[Sequence[str]]], train_splits: Sequence[str]) -> Any:
-    """Compare what can be recognised with what is said in training and elsewhere."""
+    """Compare the vocabulary with the words of training and of other splits."""
     words = set(read_vocabulary(folder))
     said = {name: [word for sentence in sentences for word in sentence] for name, sentences in texts.items()}
     trained = {word for name in train_splits for word in said[name]}
@@ -46,7 +46,7 @@ def compare_vocabulary(folder: Path, texts: Mapping[str, Sequence[Sequence[str]]
     return {
         "words": len(words),
         "not_in_training": len(words - trained),
-        # Whoever made it knew what is said in the held-out splits, and nothing else.
+        # True if the lexicon was made from all transcripts, held-out ones included.
         "just_the_transcripts": bool(words - trained) and words <= {word for some in said.values() for word in some},
         "unrecognisable": {
             name: {"words": sorted(set(outside[name])), "tokens": len(outside[name]), "of": len(said[name])}
@@ -94,7 +94,7 @@ def phone_durations(stores: Iterable[ArrayStore], lexicon: Lexicon, shift: float
 
 
 def check_prepared(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Look through prepared data: what is in it, and a line for every problem.
+    """Check prepared data: return its summary with one line per problem.
 
     Every byte of features and alignments is read and compared with its checksum.
     """
@@ -131,7 +131,7 @@ def _check_split(data: PreparedData, split: str) -> list[str]:
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Put a preparation's summary into a few lines for people."""
+    """Return a preparation's summary as a few lines of text."""
     head = f"{'split':<10} {'utterances':>10} {'hours':>8} {'speakers':>8} {'words':>8} {'aligned':>8} {'failed':>6}"
     result = [head]
     for name, part in summary["splits"].items():
@@ -161,7 +161,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 def _vocabulary_lines(found: Mapping[str, Any]) -> list[str]:
     result = [f"vocabulary {found['words']} words, {found['not_in_training']} of them never said in training"]
     if found["just_the_transcripts"]:
-        result.append("  it has the words of all transcripts and no other: --vocabulary train leaves held-out ones out")
+        result.append("  it has exactly the words of all transcripts; --vocabulary train leaves held-out ones out")
     for name, part in found["unrecognisable"].items():
         shown = f": {_some(part['words'])}" if part["words"] else ""
         counted = f"{len(part['words'])} words ({part['tokens']} of {part['of']} said)"
@@ -180,7 +180,7 @@ def draw_utterance(data: PreparedData, split: str, utterance: str) -> str:
         raise DataError(f"{data.folder}: {split} has no utterance {utterance!r}")
     settings, lexicon = data.feature_settings, data.lexicon
     shift = settings.frame_shift_seconds
-    # A frame is drawn around its middle: half a frame's length after its first sample where edges are snipped.
+    # A frame is drawn around its middle: half a frame's length after its first sample if edges are snipped.
     offset = (settings.frame_length_seconds - shift) / 2 if settings.snip_edges else 0.0
 
     def spans(store: ArrayStore, names: Sequence[str], first: int) -> list[Span]:
@@ -198,7 +198,7 @@ def draw_utterance(data: PreparedData, split: str, utterance: str) -> str:
 
 
 def write_picture(data: PreparedData, path: Path) -> None:
-    """Write the picture of a training utterance that was aligned, one of about three seconds where there is one."""
+    """Write the picture of an aligned training utterance, of about three seconds if there is one."""
     wanted = 3.0 / data.feature_settings.frame_shift_seconds
     for split in data.train_splits:
         aligned = data.alignments(split)

@@ -1,7 +1,7 @@
-"""The stage of preparation that makes speaker vectors (i-vectors), one for each utterance.
+"""The stage that makes speaker vectors (i-vectors), one per utterance.
 
-They need no transcripts at all.  The vector of a speaker takes all utterances that the split has of them, so this too
-is a batch method; that of an utterance takes the utterance only.
+They need no transcripts.  A speaker's vector uses all utterances of the speaker in the split, so this is a batch method
+too; an utterance's vector uses the utterance only.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _PER = ("speaker", "utterance")
 
 @dataclass(frozen=True)
 class IvectorSettings:
-    """Say which speaker vectors to make."""
+    """Settings of speaker vectors."""
 
     size: int = 100
     per: Literal["speaker", "utterance"] = "speaker"
-    """Whether one vector stands for all utterances of a speaker, or each utterance has its own."""
+    """Whether all utterances of a speaker share one vector, or each utterance has its own."""
     num_gaussians: int = 256
-    """Of the background mixture, where there are a hundred frames for each."""
+    """Maximum number of Gaussians of the background mixture; at least a hundred frames per Gaussian are needed."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class IvectorMaker:
         self._steps = 1 + sum(map(len, items.values()))
 
     def run(self, train_splits: Sequence[str]) -> Iterable[Path]:
-        """Train, and write a store of one row an utterance for each split."""
+        """Train, and write a store with one row per utterance for each split."""
         folder = make_empty_folder(self._folder / IVECTORS)
         frames, hearing = self._sample(train_splits)
         wanted = min(self._settings.num_gaussians, max(1, len(frames) // _FRAMES_A_GAUSSIAN))
@@ -109,7 +109,7 @@ class IvectorMaker:
         return [copy.name for copy in self._items[split]]
 
     def _sample(self, train_splits: Sequence[str]) -> tuple[Array, _CepstraMaker]:
-        """Take frames from all over the training splits, and the normaliser of them."""
+        """Sample frames of all training splits, and compute their normaliser."""
         names = [(split, name) for split in train_splits for name in self._items_of(split)]
         chosen, rows = [], 0
         for split, name in sorted(names, key=lambda pair: _draw(pair[1])):
@@ -129,7 +129,7 @@ class IvectorMaker:
     def _training(
         self, workers: WorkerPool, shared: tuple[_CepstraMaker, Gmm], train_splits: Sequence[str]
     ) -> list[BaumWelch]:
-        """Collect the statistics of training speakers or utterances, of some where there are very many."""
+        """Collect the statistics of training speakers or utterances, of at most ``_MOST_UNITS``."""
         units = sorted({unit for split in train_splits for unit in self._units[split].values()}, key=_draw)
         chosen = set(units[:_MOST_UNITS])
         sums: dict[str, BaumWelch] = {}
@@ -150,7 +150,7 @@ class IvectorMaker:
             yield from part
 
     def _write(self, split: str, model: IvectorModel, statistics: Iterator[tuple[str, BaumWelch]]) -> None:
-        """Write each utterance's vector, or its speaker's; nothing heard leaves the prior's mean, zero."""
+        """Write each utterance's vector, or its speaker's; without frames it is zero, the prior's mean."""
         unit_of = self._units[split]
         if self._settings.per == "utterance":
             found = {name: model.posterior(sums)[0] for name, sums in statistics}
@@ -165,7 +165,7 @@ class IvectorMaker:
 
 
 class _Source:
-    """The features of a split as they were before each speaker's mean and variance were taken out."""
+    """The features of a split before they were normalised by speaker."""
 
     def __init__(self, folder: Path, copies: Sequence[Copy]) -> None:
         self.store = ArrayStore(folder, private=True)
@@ -190,5 +190,5 @@ def _collect_chunk(
 
 
 def _draw(name: str) -> bytes:
-    """Order names as if by chance, the same each time."""
+    """Return a sort key that gives a random but reproducible order."""
     return hashlib.sha256(name.encode()).digest()

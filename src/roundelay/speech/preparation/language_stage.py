@@ -1,4 +1,4 @@
-"""The stage of preparation that makes the language model and the decoding graphs."""
+"""The stage that makes the language model and the decoding graphs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NAMES = {1: "unigram", 2: "bigram", 3: "trigram"}
 
 @dataclass(frozen=True)
 class LanguageSettings:
-    """Say which language models decoding uses."""
+    """Settings of the language model."""
 
     arpa: Path | None = None
-    """A model to take instead of counting the training transcripts."""
+    """A given language model; None: estimate one from the training transcripts."""
     order: int = 2
     smoothing: Literal["kneser-ney", "witten-bell"] = "kneser-ney"
     ctc: bool = False
-    """Make graphs of the CTC topology too."""
+    """Whether to make graphs for CTC too."""
 
     def __post_init__(self) -> None:
         if self.order < 1:
@@ -41,14 +41,14 @@ class LanguageSettings:
 
 
 def graph_name(settings: LanguageSettings) -> str:
-    """Name the graph of the language model: bigram, trigram, 4-gram, or arpa for one that was given."""
+    """Return the name of the language model's graph: bigram, trigram, 4-gram, or arpa for a given model."""
     return "arpa" if settings.arpa else _NAMES.get(settings.order, f"{settings.order}-gram")
 
 
 def make_language_model(
     settings: LanguageSettings, training: Iterable[Sequence[str]], vocabulary: Sequence[str]
 ) -> ngram.NgramModel:
-    """Read the given model, or count one; neither knows a word beyond the vocabulary."""
+    """Read the given model, or estimate one; both have only words of the vocabulary."""
     if settings.arpa:
         return restrict_vocabulary(ngram.read_arpa(settings.arpa), vocabulary)
     estimator = ngram.kneser_ney if settings.smoothing == "kneser-ney" else ngram.witten_bell
@@ -56,7 +56,7 @@ def make_language_model(
 
 
 def restrict_vocabulary(model: ngram.NgramModel, vocabulary: Iterable[str]) -> ngram.NgramModel:
-    """Leave out all n-grams with a word beyond the vocabulary; what they had is not shared out."""
+    """Leave out all n-grams with words outside the vocabulary; their probability is not redistributed."""
     known = {*vocabulary, ngram.BEGIN, ngram.END}
     return ngram.NgramModel(
         model.order,
@@ -75,7 +75,7 @@ def write_graphs(
 ) -> Iterable[Path]:
     """Write the model as G.arpa and the graphs of it and of the flat model, with their sizes.
 
-    Words of the lexicon that are not in the vocabulary are in no model, and so in no graph; all ids are the lexicon's.
+    Words of the lexicon that are not in the vocabulary are in no model and no graph.  All ids are the lexicon's.
     """
     lexicon = Lexicon.read(folder / "lexicon.txt")
     tree = Tree.load(folder / "tree.safetensors")
@@ -104,7 +104,7 @@ def write_graphs(
 def measure(
     folder: Path, settings: LanguageSettings, training: Sequence[Sequence[str]], held_out: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """Give sizes and perplexities: on held-out transcripts where there are any, else on those of training."""
+    """Return sizes and perplexities, on held-out transcripts if there are any, otherwise on those of training."""
     models = {"flat": ngram.flat(read_vocabulary(folder)), graph_name(settings): ngram.read_arpa(folder / ARPA)}
     measured = {name: asdict(ngram.perplexity(model, held_out or training)) for name, model in models.items()}
     sizes: dict[str, Any] = read_json(folder / GRAPHS / SIZES)

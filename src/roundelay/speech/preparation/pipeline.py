@@ -1,6 +1,6 @@
-"""From a corpus to aligned training data: features, lexicon, HMM-GMM, alignment, language model and graphs.
+"""Prepare a corpus for training: features, lexicon, HMM-GMM, alignment, language model and graphs.
 
-Each stage is done once for the same inputs and settings (see ``stages``); ``prepare`` does what is missing.
+Each stage runs once for the same inputs and settings (see ``cached_stages``); ``prepare`` runs the missing ones.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ __all__ = [
 ]
 
 Progress = Callable[[str, int, int], None]
-"""Told the stage, and how much of it is done."""
+"""Called with the stage, the number of finished steps and the total."""
 
 VOCABULARIES = ("lexicon", "train")
 _VERSION = 2
-"""Goes up when the same settings give other data than before."""
+"""Increased when the same settings give other data than before."""
 
 
 @dataclass(frozen=True)
 class LexiconSettings:
-    """Say where pronunciations come from."""
+    """Sources of pronunciations."""
 
     lexicon: Path | None = None
-    """The words that can be recognised; without it, lexicon.txt of the corpus, where there is one."""
+    """The words that can be recognised; default: lexicon.txt of the corpus, if there is one."""
     dictionary: Path | None = None
-    """Where words of the transcripts are looked up that the lexicon lacks, such as the CMU dictionary."""
+    """Dictionary for words of the transcripts that the lexicon lacks, such as the CMU dictionary."""
     unknown: Literal["none", "grapheme", "espeak"] = "none"
-    """How to guess the pronunciation of all others; with none they are an error."""
+    """How to guess the pronunciation of other words; with none they are an error."""
     vocabulary: Literal["lexicon", "train"] = "lexicon"
-    """What can be recognised: the lexicon's words and those of the training transcripts, or only the latter."""
+    """Words that can be recognised: those of lexicon and training transcripts, or of training transcripts only."""
 
     def __post_init__(self) -> None:
         if self.vocabulary not in VOCABULARIES:
@@ -67,42 +67,42 @@ class LexiconSettings:
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """Say how a corpus is prepared."""
+    """Settings of preparation."""
 
     features: FeatureSettings = field(default_factory=FeatureSettings)
     normalise: Scope = "speaker"
     speeds: tuple[float, ...] = ()
     """Copies of the training utterances at these speeds, such as 0.9 and 1.1."""
     given_features: bool = False
-    """Take the features in each split's feats.scp; ``features`` then says what they are."""
+    """Whether to use the features in each split's feats.scp; ``features`` then describes them."""
     lexicon: LexiconSettings = field(default_factory=LexiconSettings)
     hmm: GmmSettings = field(default_factory=GmmSettings)
     hmm_hours: float = 10.0
-    """At most this much of the training utterances trains the HMM-GMM; all are aligned with it."""
+    """Maximum hours of training utterances that train the HMM-GMM; it aligns all utterances."""
     alignments: Path | None = None
-    """Alignments to take instead of training an HMM-GMM."""
+    """Alignments to import instead of training an HMM-GMM."""
     language: LanguageSettings = field(default_factory=LanguageSettings)
     ivectors: IvectorSettings | None = None
-    """Speaker vectors to make; none without."""
+    """Speaker vectors to make; None: no vectors."""
 
     def __post_init__(self) -> None:
         if self.normalise not in SCOPES:
             raise SettingsError(f"unknown scope of normalisation {suggest(self.normalise, SCOPES)}")
         if 1.0 in self.speeds or len(set(self.speeds)) != len(self.speeds):
-            raise SettingsError(f"speeds must be different and not 1, which is always there; not {self.speeds}")
+            raise SettingsError(f"speeds must be different and not 1, which is always included; not {self.speeds}")
         if self.speeds and self.given_features:
-            raise SettingsError("speeds need audio: given features cannot be played faster")
+            raise SettingsError("speeds need audio, but features are given; leave --speed out")
         if self.hmm.adapt and self.alignments:
-            raise SettingsError("adapting needs an HMM-GMM, and none is trained where alignments are given")
+            raise SettingsError("--adapt needs an HMM-GMM, but none is trained if alignments are given")
 
 
 @dataclass(frozen=True)
 class PreparationOutcome:
-    """Say what a preparation did."""
+    """Result of a preparation."""
 
     data: PreparedData
     done: list[str]
-    """The stages that had to be done; none where the folder was whole already."""
+    """The stages that ran; none if the folder was complete."""
     summary: dict[str, Any]
 
 
@@ -110,7 +110,7 @@ def prepare(
     corpus: str | os.PathLike[str], out: str | os.PathLike[str], settings: PrepareSettings | None = None, *,
     jobs: int = 1, progress: Progress | None = None,
 ) -> PreparationOutcome:  # fmt: skip
-    """Prepare a corpus into a folder; whatever is there already from the same inputs is kept."""
+    """Prepare a corpus into a folder; results of the same inputs that exist there are kept."""
     if jobs < 1:
         raise SettingsError(f"jobs must be at least 1, not {jobs}")
     work = _Preparation(Path(corpus), Path(out), settings or PrepareSettings(), jobs, progress or (lambda *_: None))
@@ -145,7 +145,7 @@ class _Preparation:
         return PreparationOutcome(open_prepared(self.out), done, read_json(self.out / "summary.json"))
 
     def plan(self) -> Stages:
-        """List the stages with all that they depend on."""
+        """List the stages with all of their inputs."""
         settings, words = self.settings, {name: _words(us) for name, us in self.utterances.items()}
         trained = digest({name: words[name] for name in self.train_splits})
         heard = {name: [_heard(u) for u in us] for name, us in self.utterances.items()}
@@ -167,8 +167,8 @@ class _Preparation:
         spelled = {"sources": sources, "words": digest(sorted(self._said(self.folders)))}
         decoded = {"language": language, "vocabulary": settings.lexicon.vocabulary, "words": trained}
         aligned = {"words": digest(words), "clean": digest(self.clean)}
-        # Held-out transcripts are an input of the alignment and the summary; of nothing that decodes or adapts, except
-        # that the lexicon pronounces their words too.
+        # Held-out transcripts are an input of the alignment and the summary, not of stages that decode or adapt.  Only
+        # the lexicon has pronunciations of their words.
         listed = [
             Stage("corpus", {"version": _VERSION, "heard": digest(heard), "words": digest(words)}, self._corpus),
             Stage("features", extracted, self._features),
@@ -185,7 +185,7 @@ class _Preparation:
         return Stages(self.out, [*listed, Stage("summary", {}, self._summary, tuple(stage.name for stage in listed))])
 
     def _said(self, names: Iterable[str]) -> set[str]:
-        """List the words in the transcripts of some splits."""
+        """Return the words in the transcripts of some splits."""
         return {word for name in names for u in self.utterances[name] for word in u.words}
 
     def _all(self) -> dict[str, list[Copy]]:
@@ -243,12 +243,12 @@ class _Preparation:
         return aligner.align()
 
     def _texts(self, training: bool) -> list[tuple[str, ...]]:
-        """List the transcripts of the splits that are trained on, or of the others."""
+        """List the transcripts of the training splits, or of the others."""
         names = [name for name in self.folders if (name in self.train_splits) == training]
         return [u.words for name in names for u in self.utterances[name]]
 
     def _graph(self) -> Iterable[Path]:
-        # Held-out words have a pronunciation, to be aligned; but only what was given or trained on can be recognised.
+        # Held-out words have a pronunciation for the alignment, but only words of lexicon and training are recognised.
         words = self._said(self.train_splits)
         if self.given and self.settings.lexicon.vocabulary == "lexicon":
             words |= read_pronunciations(self.given).keys()
@@ -281,7 +281,7 @@ class _Preparation:
         return [self.out / "summary.json"]
 
     def _describe(self, plan: Stages) -> None:
-        """Write what makes the folder whole."""
+        """Write the description, which completes the folder."""
         settings = asdict(self.settings)
         counts = alignment_stage.senone_counts(self.out, self.train_splits)
         description = {
@@ -299,12 +299,12 @@ class _Preparation:
 
 
 def _train_splits(names: Sequence[str]) -> list[str]:
-    """Name the splits to train on: train and its parts, or else the first there is."""
+    """List the splits to train on: those whose names begin with train, otherwise the first split."""
     return [name for name in names if name.startswith("train")] or list(names[:1])
 
 
 def _clean_copies(folder: Path) -> dict[str, str]:
-    """Map noisy copies to the originals that they can take their alignment from."""
+    """Map noisy copies to their clean originals, whose alignment they share."""
     return read_table(folder / "utt2clean") if (folder / "utt2clean").is_file() else {}
 
 
@@ -313,7 +313,7 @@ def _there(path: Path) -> Path | None:
 
 
 def _words(utterances: Iterable[Utterance]) -> str:
-    """Digest transcripts piece by piece: they may be long."""
+    """Return the digest of transcripts, computed piece by piece since they may be long."""
     total = hashlib.sha256()
     for utterance in utterances:
         total.update(f"{utterance.id} {' '.join(utterance.words)}\n".encode())
@@ -321,7 +321,7 @@ def _words(utterances: Iterable[Utterance]) -> str:
 
 
 def _heard(utterance: Utterance) -> list[Any]:
-    """Say which samples an utterance has; a file's size and time stand for its content."""
+    """Return what identifies an utterance's samples; a file's size and time are used instead of its content."""
     try:
         status = utterance.audio.stat()
     except OSError as error:
@@ -333,7 +333,7 @@ def _heard(utterance: Utterance) -> list[Any]:
 
 
 def _archived(entries: Mapping[str, tuple[Path, int]] | None) -> list[Any]:
-    """Say which given features there are, and when their archives were written."""
+    """Return what identifies given features: positions, and sizes and times of their archives."""
     if entries is None:
         return []
     files = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path, _ in entries.values()}
@@ -341,7 +341,7 @@ def _archived(entries: Mapping[str, tuple[Path, int]] | None) -> list[Any]:
 
 
 def _identity(path: Path | None) -> str | None:
-    """Digest a file that is given, or the names, sizes and times in a folder."""
+    """Return the digest of a file, or of the names, sizes and times in a folder."""
     if path is None:
         return None
     if path.is_dir():
@@ -359,7 +359,7 @@ def _guess(kind: str, phones: Iterable[str]) -> Guess | None:
 
 
 def _plain(value: Any) -> Any:
-    """Make settings fit for JSON."""
+    """Convert settings to JSON values."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Prepared data: what training and decoding read, opened from its folder."""
+"""Prepared data: the folder that training and decoding read."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ KINDS = ("plain", "adapted")
 
 
 class PreparedData:
-    """Give typed access to a folder that ``prepare`` made whole.
+    """Read access to a folder of prepared data.
 
     ::
 
         DATA/
-          prepared.json  summary.json         settings, digests, sizes; what is in it
+          prepared.json  summary.json         settings, digests, sizes; summary of the contents
           picture.svg                         an utterance with waveform, features and alignment
           utterances/SPLIT.jsonl              speaker, words and audio of each utterance
           lexicon.txt  phones.txt  words.txt  unknown.txt
@@ -44,13 +44,13 @@ class PreparedData:
           alignments/SPLIT/{senones,phones,words}/   stores: senones by frame; rows (id, first frame, end)
           graphs/NAME.fst  G.arpa             from senones to words
           adapted/SPLIT/                      with --adapt: a store of features adapted to the speaker
-          ivectors/SPLIT/                     with --ivectors: a store of one vector an utterance
+          ivectors/SPLIT/                     with --ivectors: a store of one vector per utterance
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         if not (self.folder / DESCRIPTION).is_file():
-            raise DataError(f"{self.folder}: no prepared data there, or not whole; run roundelay prepare")
+            raise DataError(f"{self.folder}: no prepared data, or incomplete; run roundelay prepare")
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
         self.splits: list[str] = self.description["splits"]
         self.train_splits: list[str] = self.description["train_splits"]
@@ -60,7 +60,7 @@ class PreparedData:
 
     @property
     def digest(self) -> str:
-        """Return what tells these data from others: equal settings on equal files give an equal digest."""
+        """Return the digest of settings and input files."""
         digest: str = self.description["digest"]
         return digest
 
@@ -72,7 +72,7 @@ class PreparedData:
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:
-        """List the words that can be recognised; the lexicon also has those that only held-out transcripts have."""
+        """List the words that can be recognised; the lexicon also has words of held-out transcripts."""
         return (self.folder / "vocabulary.txt").read_text(encoding="utf-8").split()
 
     @functools.cached_property
@@ -86,7 +86,7 @@ class PreparedData:
         return self.tree.num_senones
 
     def _store(self, *parts: str) -> ArrayStore:
-        """Open a store once; its files are mapped as long as we, or whoever asked, live."""
+        """Open a store once and keep it open."""
         if parts not in self._stores:
             self._stores[parts] = ArrayStore(self.folder.joinpath(*parts))
         return self._stores[parts]
@@ -97,9 +97,9 @@ class PreparedData:
         return split
 
     def _made(self, stage: str, option: str) -> str:
-        """Refuse what these data were prepared without, even where an older preparation left files of it."""
+        """Return the stage; raise if these data were prepared without it, even if old files exist."""
         if stage not in self.description["stages"]:
-            raise DataError(f"{self.folder}: no {stage} there; prepare the data with {option}")
+            raise DataError(f"{self.folder}: prepared without {stage}; prepare the data with {option}")
         return stage
 
     def features(self, split: str, kind: str = "plain") -> ArrayStore:
@@ -114,13 +114,13 @@ class PreparedData:
         return self._store(self._made("ivectors", "--ivectors"), self._known(split))
 
     def inputs(self, split: str, kinds: Sequence[str] = ("plain",), *, ivectors: bool = False) -> CombinedInputs:
-        """Put kinds of features side by side, and the speaker's vector after them if wanted; for minibatches."""
+        """Return kinds of features side by side, optionally followed by the speaker's vector."""
         return CombinedInputs(
             [self.features(split, kind) for kind in kinds], self.ivectors(split) if ivectors else None
         )
 
     def alignments(self, split: str) -> ArrayStore:
-        """Open the senones of a split: arrays (T,); utterances that could not be aligned are not in it."""
+        """Open the senones of a split: arrays (T,); utterances that could not be aligned are missing."""
         return self._store("alignments", self._known(split), "senones")
 
     def phones(self, split: str) -> ArrayStore:
@@ -132,13 +132,13 @@ class PreparedData:
         return self._store("alignments", self._known(split), "words")
 
     def utterances(self, split: str) -> list[Utterance]:
-        """List the utterances of a split as the corpus has them, without copies at other speeds."""
+        """List the utterances of a split, without copies at other speeds."""
         if split not in self._utterances:
             self._utterances[split] = read_utterances(self.folder / "utterances" / f"{self._known(split)}.jsonl")
         return self._utterances[split]
 
     def copies(self, split: str) -> list[Copy]:
-        """List what ``features`` holds: utterances, and those of training at other speeds too."""
+        """List the utterances of ``features``, for training splits with copies at other speeds."""
         speeds = self.description["settings"]["speeds"] if split in self.train_splits else []
         return list_copies(self.utterances(split), speeds)
 
@@ -151,7 +151,7 @@ class PreparedData:
         return {copy.name: copy.speaker for copy in self.copies(split)}
 
     def labels(self, split: str) -> dict[str, list[int]]:
-        """Map each name in ``features`` to the phones that CTC is trained on: indices, 0 being the blank."""
+        """Map each name in ``features`` to the phone indices for CTC; 0 is the blank."""
         transcripts = self.transcripts(split)
         return {name: [i - 1 for i in self.lexicon.phone_sequence(words)] for name, words in transcripts.items()}
 
@@ -162,7 +162,7 @@ class PreparedData:
 
     @property
     def graph_names(self) -> list[str]:
-        """List the decoding graphs there are."""
+        """List the names of the decoding graphs."""
         return sorted(path.stem for path in (self.folder / "graphs").glob("*.fst"))
 
     def graph(self, name: str) -> Any:

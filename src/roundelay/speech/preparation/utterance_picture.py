@@ -1,6 +1,6 @@
-"""A picture of an utterance as SVG: waveform, features, phones and words over one axis of time.
+"""Draw an utterance as SVG: waveform, features, phones and words over one time axis.
 
-The file stands by itself: the features are a PNG inside it, and no script or font is fetched.
+The file is self-contained: the features are an embedded PNG, and no script or font is loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from roundelay.speech.language.lexicon import SILENCE
 
 Array = npt.NDArray[np.float32]
 Span = tuple[str, float, float]
-"""A label, and where it begins and ends in seconds."""
+"""A label with its begin and end in seconds."""
 
 _LEFT, _RIGHT, _PIXELS_PER_SECOND, _LEAST = 70, 20, 260.0, 480.0
 _WAVE, _HEAT, _ROW, _GAP = 90, 160, 24, 10
@@ -30,7 +30,7 @@ _DARK, _MIDDLE, _BRIGHT = (13, 8, 60), (190, 50, 90), (252, 238, 170)
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn: samples in [-1, 1], features (T, F) with their frame shift, phones and words."""
+    """Contents of a picture: samples in [-1, 1], features (T, F) with their frame shift, phones and words."""
 
     title: str
     samples: Array
@@ -40,7 +40,7 @@ class Picture:
     phones: Sequence[Span]
     words: Sequence[Span]
     offset: float = 0.0
-    """Seconds from the first sample to where the first frame is drawn."""
+    """Seconds from the first sample to the begin of the first frame as drawn."""
 
     @property
     def seconds(self) -> float:
@@ -77,7 +77,7 @@ def _label(text: str, top: float, height: float) -> str:
 
 
 def _waveform(picture: Picture, scale: float, top: float) -> list[str]:
-    """Draw the least and greatest sample of each pixel."""
+    """Draw the smallest and largest sample of each pixel column."""
     columns = max(1, round(picture.seconds * scale))
     edges = np.linspace(0, picture.seconds * picture.rate, columns + 1).astype(int).clip(0, len(picture.samples))
     loudest = max(float(np.abs(picture.samples).max(initial=0.0)), 1e-4)
@@ -99,7 +99,7 @@ def _waveform(picture: Picture, scale: float, top: float) -> list[str]:
 
 
 def _features(picture: Picture, scale: float, top: float) -> list[str]:
-    """Draw one pixel a value, low frequencies below, stretched to the axis."""
+    """Draw one pixel per value, low frequencies below, stretched to the time axis."""
     width = len(picture.features) * picture.frame_shift_seconds * scale
     image = base64.b64encode(png(colours(picture.features.T[::-1]))).decode() if len(picture.features) else ""
     return [
