@@ -9,7 +9,7 @@ import torch
 from models import MODELS, Noise, sgd
 from ratios import interleave, ratio, show
 from roundelay.runtimes.single_learner import LocalRuntime
-from roundelay.runtimes.strategy_lock import complete
+from roundelay.runtimes.strategy_lock import run_blocking
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job
@@ -34,7 +34,7 @@ def by_hand(task: Noise) -> object:
 
 def ours(task: Noise) -> object:
     training = Job(task, Synchronous(), Budget(10**9, 10**9), sgd).training(LocalRuntime())
-    complete(training.assemble())
+    run_blocking(training.assemble())
 
     async def minibatch() -> None:
         claim = await training.claim()
@@ -43,7 +43,7 @@ def ours(task: Noise) -> object:
         await training.runtime.compute(training.learner, gradient)
         await training.end(claim, gradient.loss)
 
-    return lambda: complete(minibatch())
+    return lambda: run_blocking(minibatch())
 
 
 def main() -> None:

@@ -27,10 +27,9 @@ from torch import Tensor, nn
 
 from roundelay.learner import Learner
 from roundelay.planning.calibration import calibrate, read_spans
-from roundelay.planning.placeholders import TotalsRecord
 from roundelay.planning.timing import period_of
+from roundelay.planning.timing_simulation import TotalsRecord, time_only
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies import find
 from roundelay.task import Task
 from roundelay.training.budget import Budget
@@ -134,7 +133,7 @@ def predicted(cluster: Cluster, base: Case, case: Case, steps: int) -> float:
     steps = max(steps, 2 * period_of(strategy, FRAMES))
     time_only(strategy, machine, learners=case.processes, steps=steps, frames=FRAMES, record=tally)
     times: dict[str, list[float]] = {}
-    for member, moment in zip(tally.whose, tally.steps, strict=True):
+    for member, moment in zip(tally.members, tally.steps, strict=True):
         times.setdefault(member, []).append(moment)
     return statistics.median(b - a for each in times.values() for a, b in itertools.pairwise(each[WARM - 1 :]))
 

@@ -46,7 +46,7 @@ def machine(numbers: Mapping[str, float]) -> Cluster:
         model_bytes=4.0 * PARAMETERS,
         compute=Compute(seconds=0.0, seconds_per_frame=numbers["seconds per frame"]),
         inter_node=NetworkLink(latency_seconds=0.0, bandwidth=numbers["bandwidth"]),
-        verb_seconds=numbers["latency"],
+        operation_seconds=numbers["latency"],
         epoch_seconds=numbers["seconds per epoch"],
     )
 
@@ -102,7 +102,7 @@ def main() -> None:
     compute, between = cluster.compute, cluster.inter_node
     print(
         f"fitted to {len(CALIBRATION)} runs: {1e6 * compute.seconds_per_frame:.1f} us per frame, "
-        f"{cluster.epoch_seconds:.0f} s per epoch, {cluster.verb_seconds:.3f} s per average, "
+        f"{cluster.epoch_seconds:.0f} s per epoch, {cluster.operation_seconds:.3f} s per average, "
         f"{between.bandwidth / 1e6:.0f} MB/s"
     )
     for how, gpus in CALIBRATION:

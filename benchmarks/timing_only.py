@@ -11,8 +11,8 @@ import time
 
 from roundelay.planning.ranking import PAPERS
 from roundelay.planning.timing import fitted
+from roundelay.planning.timing_simulation import time_only
 from roundelay.runtimes.cluster import Cluster, Compute
-from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies import find
 
 CLUSTER = Cluster(nodes=256, learners_per_node=4, model_bytes=165e6, compute=Compute(jitter=0.1))

@@ -62,7 +62,7 @@ class Ran:
     events: list[dict[str, Any]]
     """The record."""
     seconds: float
-    outcome: SimulationOutcome | None = None
+    outcome: SimulationOutcome[Training] | None = None
 
     @property
     def trained(self) -> list[int]:

@@ -68,7 +68,7 @@ class Quadratic(Task):
 class Walk:
     """The path of every learner's first weight."""
 
-    outcome: SimulationOutcome
+    outcome: SimulationOutcome[Training]
     weights: dict[int, list[float]] = field(default_factory=dict)
 
     @property

@@ -45,7 +45,7 @@ def run_in(
     stop: int | None = None,
     shuffle: int | None = None,
     watch: Callable[[Training], None] | None = None,
-) -> SimulationOutcome:
+) -> SimulationOutcome[Training]:
     """Run ``job``, from the newest checkpoint in ``folder`` if there is one; stop it after so many steps of all."""
     assert job.checkpoint is not None
     job.saver, steps = Saver(folder, job.checkpoint), 0

@@ -14,6 +14,7 @@ from roundelay.strategy import Strategy
 from roundelay.tasks.tiny import Tiny
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job
+from roundelay.training.loop import Training
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0, **more: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:
@@ -33,7 +34,7 @@ def tiny_job(strategy: Strategy, *, minibatches: int = 60, **settings: Any) -> J
     return Job(task, strategy, budget, settings.pop("optimizer", sgd()), **settings)
 
 
-def simulated(job: Job, learners: int, cluster: Cluster | None = None, **more: Any) -> SimulationOutcome:
+def simulated(job: Job, learners: int, cluster: Cluster | None = None, **more: Any) -> SimulationOutcome[Training]:
     """Simulate ``job`` on ``learners`` learners."""
     return simulate(
         job.training, cluster or Cluster(), learners=learners, servers=job.strategy.servers, seed=job.seed, **more

@@ -24,6 +24,7 @@ from roundelay.optim.schedules import Newbob
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import BMUF, Averaging, Synchronous
 from roundelay.training.checkpoint_files import Checkpoints, CheckpointSettings, RankState, Saver, choose
+from roundelay.training.loop import Training
 from roundelay.training.nonfinite import GuardSettings, persist
 from stopping import Stopped, events, job_of, run_in
 
@@ -181,7 +182,7 @@ def test_settings_that_cannot_be(given_settings: dict[str, Any], said: str) -> N
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def stopped_and_through(tmp_path: Path) -> tuple[Path, SimulationOutcome]:
+def stopped_and_through(tmp_path: Path) -> tuple[Path, SimulationOutcome[Training]]:
     through, stopped = tmp_path / "through", tmp_path / "stopped"
     through.mkdir()
     stopped.mkdir()
@@ -303,7 +304,7 @@ def test_too_many_skips_are_an_error(tmp_path: Path) -> None:
 def test_rolls_back_with_a_lower_rate(tmp_path: Path) -> None:
     guard = GuardSettings(nonfinite="rollback", lr_factor=0.5)
 
-    def attempt(lower: float) -> SimulationOutcome:
+    def attempt(lower: float) -> SimulationOutcome[Training]:
         job = job_of(Synchronous(), guard=guard)
         job.lr_factor = lower
         Exploding(job, {(1, 3)}, below=0.3)  # two rollbacks it takes

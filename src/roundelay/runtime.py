@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
+from torch import Tensor
+
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.strategy import Strategy
 
-__all__ = ["Clock", "GradientWork", "MakePlan", "Membership", "Runtime"]
+__all__ = ["Clock", "GradientWork", "MakePlan", "Membership", "Runtime", "Trainee", "as_newcomer"]
 
 T = TypeVar("T")
 Clock = Literal["virtual", "wall"]
@@ -28,6 +30,22 @@ class Membership:
     rank: int
     size: int
     plan: dict[str, Any] = field(default_factory=dict)
+
+
+def as_newcomer(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report of a rank that was excluded and joins again: it has no model and has trained nothing."""
+    return {**report, "holds": False, "trained": [], "left": []}
+
+
+class Trainee(Protocol):
+    """One learner and its training, for a runtime that runs the trainings of several learners."""
+
+    @property
+    def learner(self) -> Learner:
+        """The learner that is trained."""
+
+    def run(self) -> Coroutine[Any, Any, Tensor]:
+        """Train to the end; return the consensus."""
 
 
 class GradientWork(Protocol):

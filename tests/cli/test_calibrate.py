@@ -51,10 +51,10 @@ def test_a_known_cluster_is_found_again(tmp_path: Path) -> None:
 
 def test_a_small_model_shows_the_cost_of_a_call(tmp_path: Path) -> None:
     known = Cluster(
-        model_bytes=1e4, compute=Compute(seconds=0.05), verb_seconds=0.003, intra_node=NetworkLink(0.0, 1e12)
+        model_bytes=1e4, compute=Compute(seconds=0.05), operation_seconds=0.003, intra_node=NetworkLink(0.0, 1e12)
     )
     cluster = calibrate(record(tmp_path / "run", known), model_bytes=1e4).cluster
-    assert cluster.verb_seconds == pytest.approx(0.003, rel=0.05)
+    assert cluster.operation_seconds == pytest.approx(0.003, rel=0.05)
     assert 1e4 / cluster.copy_bandwidth < 1e-4
 
 

@@ -37,7 +37,7 @@ def test_fitted_to_eight_gpus_it_predicts_32(published: ModuleType) -> None:
     )
     assert shipped.compute.seconds_per_frame == pytest.approx(machine.compute.seconds_per_frame, rel=0.01)
     assert shipped.inter_node.bandwidth == pytest.approx(machine.inter_node.bandwidth, rel=0.01)
-    assert shipped.verb_seconds == pytest.approx(machine.verb_seconds, rel=0.01)
+    assert shipped.operation_seconds == pytest.approx(machine.operation_seconds, rel=0.01)
     assert shipped.epoch_seconds == pytest.approx(machine.epoch_seconds, rel=0.01)
 
 

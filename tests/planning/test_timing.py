@@ -77,7 +77,7 @@ def test_what_holds_it_up_has_a_name() -> None:
 
 
 def test_a_verb_may_cost_the_learner_itself() -> None:
-    own = Cluster(model_bytes=1e8, intra_node=NetworkLink(0.0, 1e15), verb_seconds=0.02, copy_bandwidth=1e9)
+    own = Cluster(model_bytes=1e8, intra_node=NetworkLink(0.0, 1e15), operation_seconds=0.02, copy_bandwidth=1e9)
     for strategy in (Synchronous(), DelayByOne()):  # which no gradient hides
         assert time_strategy(strategy, own, 4).step_seconds == pytest.approx(0.1 + 0.02 + 0.1, rel=1e-3)
     assert time_strategy(Synchronous(), own, 1).step_seconds == pytest.approx(0.1)

@@ -170,7 +170,7 @@ def train(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
 
 def train_traced(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
     """Train, with every finished step in the record at once, our process id and the run's beginning in a file."""
-    folder, mine = Path(settings["folder"]), runtime.place.learner
+    folder, mine = Path(settings["folder"]), runtime.process.initial_rank
     training = make_training(runtime, settings)
     training.on_step = lambda _: runtime.record.flush()
     (folder / f"pid-{mine}.tmp").write_text(json.dumps([os.getpid(), time.time() - runtime.now()]))
@@ -185,14 +185,14 @@ def end_while_waiting(runtime: ProcessRuntime, settings: dict[str, Any]) -> None
     taken = threading.Event()
 
     def serve() -> None:
-        with runtime.baton.held():
+        with runtime.strategy_lock.acquired():
             taken.set()
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.1)
 
     try:
-        with runtime.baton.down():
+        with runtime.strategy_lock.released():
             threading.Thread(target=serve, daemon=True).start()
             taken.wait()
     finally:
@@ -202,12 +202,12 @@ def end_while_waiting(runtime: ProcessRuntime, settings: dict[str, Any]) -> None
 def tell(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
     """Tell who and where we are."""
     threads = torch.get_num_threads()
-    return {"learner": runtime.place.learner, "process": os.getpid(), "threads": threads, **settings}
+    return {"learner": runtime.process.initial_rank, "process": os.getpid(), "threads": threads, **settings}
 
 
 def fail(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
     """Fail in one of several ways, while the others train."""
-    if runtime.place.learner != settings["learner"]:
+    if runtime.process.initial_rank != settings["learner"]:
         train(runtime, {"strategy": "synchronous", "minibatches": 10**6})
     time.sleep(0.1)
     if settings["how"] == "roundelay":
@@ -221,7 +221,7 @@ def fail(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
 
 def die_or_train(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
     """Train, except one, who dies whenever it is started."""
-    if runtime.place.learner == settings["learner"]:
+    if runtime.process.initial_rank == settings["learner"]:
         os.kill(os.getpid(), signal.SIGKILL)
     return train(runtime, {"strategy": "synchronous", "minibatches": 120, "task": {"pause_seconds": 0.01}})
 
@@ -241,7 +241,7 @@ def fail_serving(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
 
 def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, Any]:
     """Step in lockstep; one stops itself until the others have gone on without it, and asks to come back."""
-    learner, mine = Learner(nn.Linear(2, 2)), runtime.place.learner
+    learner, mine = Learner(nn.Linear(2, 2)), runtime.process.initial_rank
     asleep = Path(settings["folder"], "asleep")
     report: dict[str, Any] = {"holds": False, "trained": []}
 

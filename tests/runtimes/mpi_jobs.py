@@ -18,7 +18,7 @@ from roundelay.learner import Learner
 from roundelay.runtimes.mpi import mpi_runtime as mpi
 from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
 from roundelay.runtimes.mpi.mpi_runtime import MpiRuntime
-from roundelay.runtimes.strategy_lock import complete
+from roundelay.runtimes.strategy_lock import run_blocking
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
@@ -97,7 +97,7 @@ def job_of(settings: Settings) -> Job:
 def train(runtime: MpiRuntime, settings: Settings) -> Any:
     """Train, and return the consensus."""
     training = job_of(settings).training(runtime)
-    consensus = complete(training.run())
+    consensus = run_blocking(training.run())
     return {"weights": consensus.tolist(), "scores": training.scores, "seconds": runtime.now()}
 
 
@@ -124,7 +124,7 @@ def fail(runtime: MpiRuntime, settings: Settings) -> Any:
             raise ZeroDivisionError("by hand")
 
     training.on_step = burst
-    return complete(training.run()).tolist()
+    return run_blocking(training.run()).tolist()
 
 
 def sleep(runtime: MpiRuntime, settings: Settings) -> None:
@@ -160,7 +160,7 @@ def _learner() -> Learner:
 def verbs(runtime: MpiRuntime, settings: Settings) -> Any:
     """Try every verb; assertions fail by name."""
     learner = _learner()
-    complete(_verbs(runtime, learner, Echo()))
+    run_blocking(_verbs(runtime, learner, Echo()))
     return runtime.rank
 
 
@@ -252,7 +252,7 @@ async def _requests(comm: Communicator) -> None:
 
 def mismatch(runtime: MpiRuntime, settings: Settings) -> None:
     """Call collectives that do not go together."""
-    complete(_mismatch(runtime))
+    run_blocking(_mismatch(runtime))
 
 
 async def _mismatch(runtime: MpiRuntime) -> None:
@@ -265,7 +265,7 @@ def assemble_again(runtime: MpiRuntime, settings: Settings) -> None:
     """Assemble a second time, as after a loss."""
     learner = _learner()
     for _ in range(2):
-        complete(runtime.rendezvous(learner, {}, lambda reports, _: {}))
+        run_blocking(runtime.rendezvous(learner, {}, lambda reports, _: {}))
 
 
 # -- progress ---------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class _Busy:
 
 def counter(runtime: MpiRuntime, settings: Settings) -> Any:
     """Count on all ranks; and while rank 0, who has the window, does not call MPI for a while."""
-    return complete(_count(runtime))
+    return run_blocking(_count(runtime))
 
 
 async def _count(runtime: MpiRuntime) -> Any:
@@ -313,7 +313,7 @@ async def _count(runtime: MpiRuntime) -> Any:
 
 def idle(runtime: MpiRuntime, settings: Settings) -> Any:
     """Wait for rank 0, which sleeps; return the share of a core that waiting took."""
-    return complete(_idle(runtime))
+    return run_blocking(_idle(runtime))
 
 
 async def _idle(runtime: MpiRuntime) -> float:
@@ -328,7 +328,7 @@ async def _idle(runtime: MpiRuntime) -> float:
 
 def overlap(runtime: MpiRuntime, settings: Settings) -> Any:
     """Ask rank 0 while it computes; return how long the answers took, and how long a mean under way took."""
-    return complete(_overlap(runtime))
+    return run_blocking(_overlap(runtime))
 
 
 async def _overlap(runtime: MpiRuntime) -> Any:

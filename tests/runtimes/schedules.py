@@ -124,7 +124,7 @@ class Books:
     def form(self, sim: Simulation) -> None:
         """Take note of a new membership epoch."""
         ids = {seat: sim._ids[seat] for seat in sim.alive}
-        known = [seat for seat, each in ids.items() if each in self.members or not sim.epoch]
+        known = [seat for seat, each in ids.items() if each in self.members or not sim.generation]
         latest = max(self.trainings[seat].epoch for seat in known)
         here = {self.lives[seat] for seat in known if self.trainings[seat].epoch == latest}
         self.members |= set(ids.values())
@@ -132,7 +132,7 @@ class Books:
             del self.lost[life]  # it was to join, but nobody went on from that: now it is counted in after all
         for life in set(range(len(self.trained))) - here - set(self.lost):
             self.lost[life] = self.merged[life].union(*(self.safe.get(each, ()) for each in self.ids[life]))
-        self.told[sim.epoch] = {life: list(self.trained[life]) for life in here}
+        self.told[sim.generation] = {life: list(self.trained[life]) for life in here}
 
     def merge(self, seat: int, epoch: int) -> None:
         """Take note that one of them has merged; who was given up and does not know it yet goes on in its old life."""
@@ -303,17 +303,17 @@ def _watch(sim: Simulation, books: Books) -> None:
     """Take note of whom the others go on without, and end what does not end."""
     connect, books.safe = sim.connect, sim.safe
 
-    def noted(everyone: list[Learner]) -> None:
+    def noted(learners: list[Learner]) -> None:
         books.form(sim)
-        connect(everyone)
+        connect(learners)
 
     def check_end() -> None:
         if not sim.finished:
-            waits = "; ".join(f"{task.label} awaits {task.awaits.label}" for task in sim.kernel.tasks if task.awaits)
+            waits = "; ".join(f"{task.label} awaits {task.awaits.label}" for task in sim.loop.tasks if task.awaits)
             raise Deadlock(f"still training after {LIMIT_SECONDS:g} s of virtual time: {waits}")
 
     sim.connect = noted  # type: ignore[method-assign]  # to see who is lost
-    sim.kernel.after(LIMIT_SECONDS, check_end)
+    sim.loop.call_later(LIMIT_SECONDS, check_end)
 
 
 def _check_agreement(finished: list[Training], consensus: Tensor) -> None:

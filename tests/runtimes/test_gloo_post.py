@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
-from roundelay.runtimes.processes.transport.gloo_messages import ENVELOPE_BYTES, GlooTransport
-from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, keep_store
+from roundelay.runtimes.processes.transport.gloo_messages import PACKET_BYTES, GlooTransport
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, start_store
 from roundelay.runtimes.processes.transport.messages import HEADER, Kind, Label, Message
 from roundelay.runtimes.processes.transport.torch_communicator import connect_by_device
 
@@ -23,7 +23,7 @@ class Three:
     """Three posts in one process, joined by gloo."""
 
     def __init__(self) -> None:
-        self._store, _ = keep_store("127.0.0.1")
+        self._store, _ = start_store("127.0.0.1")
         self.lost: list[tuple[int, str]] = []
         self.posts = [self._make(self._store, rank) for rank in range(3)]
 
@@ -55,7 +55,7 @@ def received(post: GlooTransport, source: int, label: Label) -> Tensor:
     return copy
 
 
-@pytest.mark.parametrize("numel", [0, 1, (ENVELOPE_BYTES - HEADER.size) // 4, ENVELOPE_BYTES, 100_000])
+@pytest.mark.parametrize("numel", [0, 1, (PACKET_BYTES - HEADER.size) // 4, PACKET_BYTES, 100_000])
 def test_a_tensor_arrives_as_it_was_sent(three: Three, numel: int) -> None:
     x = torch.randn(numel)
     three.posts[0].send(2, EXCHANGE, x)

@@ -23,8 +23,8 @@ from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.environment import first_of
-from roundelay.runtimes.processes.hosts import HostInfo, Hosts, meet
-from roundelay.runtimes.processes.transport.key_value_store import keep_store
+from roundelay.runtimes.processes.hosts import HostInfo, Hosts, rendezvous
+from roundelay.runtimes.processes.transport.key_value_store import start_store
 
 HERE = Path(__file__).parent
 LAUNCHER = """
@@ -102,14 +102,14 @@ def test_a_host_that_never_comes() -> None:
 
 
 def test_one_host_too_many() -> None:
-    store, port = keep_store("127.0.0.1")
+    store, port = start_store("127.0.0.1")
     for number in range(2):
         store.set(f"host/{number}", True)
     store.set("token", "")
     store.add("hosts", 1)
     with (
         pytest.raises(SettingsError, match="all 2 hosts are there already"),
-        meet(Hosts(f"127.0.0.1:{port}", 2, number=1, timeout_seconds=5)),
+        rendezvous(Hosts(f"127.0.0.1:{port}", 2, number=1, timeout_seconds=5)),
     ):
         pass
 
@@ -123,7 +123,7 @@ def test_two_runs_that_meet_by_mistake() -> None:
     try:
         with (
             pytest.raises(SettingsError, match="another --token"),
-            meet(Hosts(f"127.0.0.1:{port}", 2, 1, timeout_seconds=3, token="b")),
+            rendezvous(Hosts(f"127.0.0.1:{port}", 2, 1, timeout_seconds=3, token="b")),
         ):
             pass
     finally:
@@ -131,12 +131,12 @@ def test_two_runs_that_meet_by_mistake() -> None:
 
 
 def _meet_quietly(hosts: Hosts) -> None:
-    with contextlib.suppress(CommunicationError), meet(hosts):
+    with contextlib.suppress(CommunicationError), rendezvous(hosts):
         pass
 
 
 def test_shares_of_the_learners() -> None:
-    store, port = keep_store("127.0.0.1")
+    store, port = start_store("127.0.0.1")
     for size, count in itertools.product((3, 4, 7), (1, 2, 3)):
         shares = [HostInfo(store, ("127.0.0.1", port), k, count, "127.0.0.1").share(size) for k in range(count)]
         assert [learner for share in shares for learner in share] == list(range(size))
@@ -250,7 +250,7 @@ def test_a_host_that_vanishes(tmp_path: Path) -> None:
 def test_the_world_by_torchrun() -> None:
     world = environment.find({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
     assert world is not None
-    assert (world.rank, world.size, world.meeting, world.kept) == (1, 4, ("127.0.0.1", 29500), False)
+    assert (world.rank, world.size, world.store_address, world.store_exists) == (1, 4, ("127.0.0.1", 29500), False)
     assert world.address == "127.0.0.1"
     with pytest.raises(SettingsError, match="not MASTER_ADDR"):
         environment.find({"RANK": "1", "WORLD_SIZE": "4"})
@@ -263,7 +263,7 @@ def test_the_world_by_slurm() -> None:
     }  # fmt: skip
     world = environment.find(said)
     assert world is not None
-    assert (world.rank, world.size, world.meeting) == (3, 8, ("gpu03", 20_000 + 123456 % 20_000))
+    assert (world.rank, world.size, world.store_address) == (3, 8, ("gpu03", 20_000 + 123456 % 20_000))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from roundelay.runtimes.simulator.recorded_order import ReplayOrder
 
 
 def test_what_comes_early_waits_for_its_turn() -> None:
-    kernel = VirtualLoop()
+    loop = VirtualLoop()
     happened: list[str] = []
-    order = ReplayOrder(kernel, "learner 2", ["s1", "c7", "s3"])
+    order = ReplayOrder(loop, "learner 2", ["s1", "c7", "s3"])
     for what in ("s3", "c", "s1"):
         order.wait(what, happened.append)
-    kernel.run()
+    loop.run()
     assert happened == ["s1", "c7", "s3"]
 
 

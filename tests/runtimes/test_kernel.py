@@ -9,19 +9,19 @@ from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop
 
 
 def test_ties_happen_in_the_order_of_their_scheduling() -> None:
-    kernel, seen = VirtualLoop(), list[int]()
+    loop, seen = VirtualLoop(), list[int]()
     for number in range(20):
-        kernel.after(1.0, lambda number=number: seen.append(number))  # type: ignore[misc]  # a default is no mystery
-    kernel.run()
+        loop.call_later(1.0, lambda number=number: seen.append(number))  # type: ignore[misc]  # a default is no mystery
+    loop.run()
     assert seen == list(range(20))
 
 
 def test_shuffled_ties_are_another_order_and_the_same_each_time() -> None:
     def order(seed: int) -> list[int]:
-        kernel, seen = VirtualLoop(shuffle=seed), list[int]()
+        loop, seen = VirtualLoop(shuffle=seed), list[int]()
         for number in range(20):
-            kernel.after(1.0, lambda number=number: seen.append(number))  # type: ignore[misc]
-        kernel.run()
+            loop.call_later(1.0, lambda number=number: seen.append(number))  # type: ignore[misc]
+        loop.run()
         return seen
 
     assert order(1) == order(1) != list(range(20))
@@ -29,38 +29,38 @@ def test_shuffled_ties_are_another_order_and_the_same_each_time() -> None:
 
 
 def test_tasks_wait_for_each_other() -> None:
-    kernel, said = VirtualLoop(), list[tuple[str, float]]()
+    loop, said = VirtualLoop(), list[tuple[str, float]]()
     bell: VirtualFuture[str] = VirtualFuture("the bell")
 
     async def ring() -> None:
-        await kernel.sleep(2.0)
-        kernel.happen(bell, "ding")
+        await loop.sleep(2.0)
+        loop.set_result(bell, "ding")
 
     async def listen() -> str:
         word = await bell
-        said.append((word, kernel.now))
+        said.append((word, loop.now))
         return word
 
-    kernel.spawn(ring(), "ringer")
-    end = kernel.spawn(listen(), "listener").end
-    kernel.run()
+    loop.spawn(ring(), "ringer")
+    end = loop.spawn(listen(), "listener").end
+    loop.run()
     assert said == [("ding", 2.0)]
     assert end.value == "ding"
 
 
 def test_a_deadlock_is_named() -> None:
-    kernel = VirtualLoop()
+    loop = VirtualLoop()
 
     async def wait() -> None:
         await VirtualFuture("the moon")
 
-    kernel.spawn(wait(), "learner 3")
+    loop.spawn(wait(), "learner 3")
     with pytest.raises(Deadlock, match="learner 3 awaits the moon"):
-        kernel.run()
+        loop.run()
 
 
 def test_an_event_that_fails_raises_where_it_is_awaited() -> None:
-    kernel, caught = VirtualLoop(), list[str]()
+    loop, caught = VirtualLoop(), list[str]()
     event: VirtualFuture[None] = VirtualFuture("an event")
 
     async def wait() -> None:
@@ -69,21 +69,21 @@ def test_an_event_that_fails_raises_where_it_is_awaited() -> None:
         except ValueError as error:
             caught.append(str(error))
 
-    kernel.spawn(wait(), "learner 0")
-    kernel.after(1.0, lambda: kernel.fail(event, ValueError("no")))
-    kernel.run()
+    loop.spawn(wait(), "learner 0")
+    loop.call_later(1.0, lambda: loop.set_exception(event, ValueError("no")))
+    loop.run()
     assert caught == ["no"]
 
 
 def test_a_killed_task_runs_no_further() -> None:
-    kernel, steps = VirtualLoop(), list[float]()
+    loop, steps = VirtualLoop(), list[float]()
 
     async def walk() -> None:
         while True:
-            steps.append(kernel.now)
-            await kernel.sleep(1.0)
+            steps.append(loop.now)
+            await loop.sleep(1.0)
 
-    task = kernel.spawn(walk(), "learner 0")
-    kernel.after(2.5, task.kill)
-    kernel.run()
+    task = loop.spawn(walk(), "learner 0")
+    loop.call_later(2.5, task.kill)
+    loop.run()
     assert steps == [0.0, 1.0, 2.0]

@@ -15,9 +15,15 @@ import pytest
 import faults
 from faults import Fault
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.membership import MembershipProtocol, announce_over, bury, current_id, latest_view
+from roundelay.runtimes.processes.membership import (
+    MembershipProtocol,
+    announce_end,
+    current_id,
+    latest_members,
+    report_death,
+)
 from roundelay.runtimes.processes.process_runtime import Options
-from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, connect_store, keep_store
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, connect_store, start_store
 
 MINIBATCHES = 320  # at least 0.64 s: every kill comes before the end
 STALL_SECONDS = 2.0  # generous: the machine may be busy; the figures are printed
@@ -111,12 +117,12 @@ def test_a_stopped_learner_is_let_in_again(transport: str, tmp_path: Path) -> No
 
 @pytest.fixture
 def store() -> KeyValueStore:
-    return keep_store("127.0.0.1")[0]
+    return start_store("127.0.0.1")[0]
 
 
 def test_the_first_reason_counts(store: KeyValueStore) -> None:
-    announce_over(store, 3, [0, 1], "first")
-    announce_over(store, 3, [0, 1], "second")
+    announce_end(store, 3, [0, 1], "first")
+    announce_end(store, 3, [0, 1], "second")
     assert store.get("over/3") == "first"
     assert store.has("poke/3/0")
     assert store.has("poke/3/1")
@@ -125,12 +131,12 @@ def test_the_first_reason_counts(store: KeyValueStore) -> None:
 def test_an_obituary_ends_the_newest_epoch_only(store: KeyValueStore) -> None:
     store.set("view/0", {"members": [0, 1, 2]})
     store.set("view/1", {"members": [0, 2]})
-    assert latest_view(store) == (1, [0, 2])
-    bury(store, 1, "gone long ago")
+    assert latest_members(store) == (1, [0, 2])
+    report_death(store, 1, "gone long ago")
     assert not store.has("over/1")
     store.set("name/2", 5)
     assert current_id(store, 2) == 5
-    bury(store, 0, "gone now")
+    report_death(store, 0, "gone now")
     assert store.get("over/1") == "gone now"
     assert not store.has("over/0")
 
@@ -149,18 +155,18 @@ def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
         return {"plan": 1}
 
     agreement = membership.agree({"holds": False}, resolve, {"card": 0})
-    assert (agreement.epoch, agreement.members, agreement.plan) == (0, [0], {"plan": 1})
-    assert agreement.cards == [{"card": 0}]
+    assert (agreement.generation, agreement.members, agreement.plan) == (0, [0], {"plan": 1})
+    assert agreement.endpoints == [{"card": 0}]
     assert seen == [([{"holds": False}], [4, 7])]
-    assert not membership.newcomers()
-    assert not membership.newcomers("round 10")
+    assert not membership.has_newcomers()
+    assert not membership.has_newcomers("round 10")
     store.append("asking", '{"id": 2, "report": {}}\n')
-    assert membership.newcomers()
-    assert not membership.newcomers("round 10"), "what was settled stays so, for who comes late"
-    assert membership.newcomers("round 20")
+    assert membership.has_newcomers()
+    assert not membership.has_newcomers("round 10"), "what was settled stays so, for who comes late"
+    assert membership.has_newcomers("round 20")
     over: list[str] = []
     membership.watch(over.append)
-    announce_over(other, 0, [0], "because")
+    announce_end(other, 0, [0], "because")
     deadline = time.monotonic() + 5
     while not over and time.monotonic() < deadline:
         time.sleep(0.01)

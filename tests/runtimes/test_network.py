@@ -18,7 +18,7 @@ TWO_NODES = Cluster(
 
 
 def network(cluster: Cluster, learners: int, servers: int = 0) -> SimulatedNetwork:
-    return SimulatedNetwork(VirtualLoop(), cluster, cluster.places(learners, servers))
+    return SimulatedNetwork(VirtualLoop(), cluster, cluster.node_of_ranks(learners, servers))
 
 
 def arrivals(net: SimulatedNetwork, messages: list[tuple[float, int, int]]) -> list[float]:
@@ -26,11 +26,11 @@ def arrivals(net: SimulatedNetwork, messages: list[tuple[float, int, int]]) -> l
     found = [math.nan] * len(messages)
 
     def note(k: int) -> None:
-        found[k] = net.kernel.now
+        found[k] = net.loop.now
 
     for k, message in enumerate(messages):
         net.transfer(*message, functools.partial(note, k))
-    net.kernel.run()
+    net.loop.run()
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_declared_size_scales_every_message() -> None:
 
 def test_nothing_costs_anything_while_learners_meet() -> None:
     net = network(TWO_NODES, 4)
-    net.still = True
+    net.paused = True
     assert arrivals(net, [(200.0, 0, 2)]) == [0.0]
     assert net.collective("mean", 200.0, (0, 1, 2)) == (0.0, 0.0)
 
@@ -117,11 +117,11 @@ def test_bad_clusters_are_refused() -> None:
     with pytest.raises(SettingsError, match="names 2 nodes, cluster.nodes is 3"):
         Cluster(nodes=3, learners_per_node=[1, 2])
     with pytest.raises(SettingsError, match="room for 3 learners, not 4"):
-        Cluster(nodes=2, learners_per_node=[1, 2]).places(4, 0)
+        Cluster(nodes=2, learners_per_node=[1, 2]).node_of_ranks(4, 0)
 
 
 def test_places() -> None:
-    assert TWO_NODES.places(5, 0) == [0, 0, 1, 1, 2]
-    assert TWO_NODES.places(4, 2) == [2, 3, 0, 0, 1, 1]
-    assert Cluster().places(3, 1) == [0, 0, 0, 0]
-    assert Cluster(nodes=2, learners_per_node=[3, 1]).places(4, 0) == [0, 0, 0, 1]
+    assert TWO_NODES.node_of_ranks(5, 0) == [0, 0, 1, 1, 2]
+    assert TWO_NODES.node_of_ranks(4, 2) == [2, 3, 0, 0, 1, 1]
+    assert Cluster().node_of_ranks(3, 1) == [0, 0, 0, 0]
+    assert Cluster(nodes=2, learners_per_node=[3, 1]).node_of_ranks(4, 0) == [0, 0, 0, 1]

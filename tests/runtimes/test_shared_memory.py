@@ -84,7 +84,7 @@ def test_a_bell_that_rang_before_does_not_let_us_sleep() -> None:
     seen = set()
     for turn in range(100):
         value = bells[0].read()
-        bells[turn % 2].ring()
+        bells[turn % 2].notify()
         bells[0].sleep(value, 60.0)  # returns at once: the word is another
         seen.add(bells[0].read())
     assert len(seen) == 100
@@ -103,7 +103,7 @@ def test_an_arena_gives_blocks_again() -> None:
 def test_a_wrong_segment_is_refused() -> None:
     post, other = SharedMemoryTransport(), SharedMemoryTransport()
     with pytest.raises(CommunicationError, match="not the memory of rank 1"):
-        post.begin(0, [post.card, {**other.card, "nonce": "00"}])
+        post.connect(0, [post.address, {**other.address, "nonce": "00"}])
     with pytest.raises(CommunicationError, match="cannot be shared"):
         Segment("/proc/1/fd/no such file")
     post.close()

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from roundelay.errors import SettingsError
+from roundelay.planning.timing_simulation import time_only
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink, Straggler
-from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy

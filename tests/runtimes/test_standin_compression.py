@@ -9,9 +9,10 @@ import pytest
 
 from roundelay.errors import SettingsError
 from roundelay.planning.placeholders import LAYERS
+from roundelay.planning.timing_simulation import time_only
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.simulator.simulation import simulate, time_only
+from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies.compression import Compression, OneBit, PowerSGD, TopK
 from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategies.synchronous import Synchronous
@@ -63,5 +64,5 @@ def test_one_that_is_not_known_is_refused() -> None:
     class Odd(Compression):
         """Of unknown size."""
 
-    with pytest.raises(SettingsError, match="compression Odd sends is not known"):
+    with pytest.raises(SettingsError, match="compression Odd cannot be planned"):
         time_only(Synchronous(compression=Odd()), Cluster(), learners=2, steps=2)

@@ -56,9 +56,9 @@ async def enter(runtime: ProcessRuntime) -> Learner:
     """Become a learner with a communicator."""
     learner = Learner(nn.Linear(2, 2))
     view = await runtime.rendezvous(
-        learner, {"mine": runtime.place.learner}, lambda reports, safe: {"reports": list(reports)}
+        learner, {"mine": runtime.process.initial_rank}, lambda reports, safe: {"reports": list(reports)}
     )
-    assert (view.generation, view.rank) == (0, runtime.place.learner)
+    assert (view.generation, view.rank) == (0, runtime.process.initial_rank)
     assert [report["mine"] for report in view.plan["reports"]] == list(range(view.size))
     return learner
 

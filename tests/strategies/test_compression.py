@@ -14,6 +14,7 @@ from roundelay.learner import Learner
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies.compression import COMPRESSIONS, Compression, OneBit, PowerSGD, TopK, pack_bits, unpack_bits
 from roundelay.strategies.synchronous import Synchronous
+from roundelay.training.loop import Training
 from support import sgd, simulated, tiny_job
 
 ALL = [OneBit(), TopK(fraction=0.1), PowerSGD(rank=1)]
@@ -54,7 +55,9 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def watched(compression: Compression, learners: int, **settings: Any) -> tuple[SimulationOutcome, dict[int, Any]]:
+def watched(
+    compression: Compression, learners: int, **settings: Any
+) -> tuple[SimulationOutcome[Training], dict[int, Any]]:
     log: dict[int, Any] = {}
     return simulated(tiny_job(Watched(compression, log), **settings), learners), log
 

@@ -195,7 +195,7 @@ def test_goes_on_without_a_lost_learner(case: str, seconds: float) -> None:
 def test_every_request_is_answered_and_every_handle_awaited(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: dict[int, Any] = {}
 
-    class Counted(simulated_communicator._Verb[Any]):
+    class Counted(simulated_communicator._Operation[Any]):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             begun[id(self)] = self

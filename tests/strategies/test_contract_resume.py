@@ -14,6 +14,7 @@ import torch
 from cases import CASES, fitting
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import STRATEGIES
+from roundelay.training.loop import Training
 from stopping import Stopped, events, job_of, kill_in, run_in
 
 LEARNERS = 4
@@ -31,7 +32,7 @@ def folders(tmp_path: Path, *names: str) -> list[Path]:
     return made
 
 
-def assert_equal(one: SimulationOutcome, other: SimulationOutcome) -> None:
+def assert_equal(one: SimulationOutcome[Training], other: SimulationOutcome[Training]) -> None:
     assert torch.equal(one.consensus, other.consensus)
     for a, b in zip(one.trainings, other.trainings, strict=True):
         assert torch.equal(a.learner.weights, b.learner.weights)

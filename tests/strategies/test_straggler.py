@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from roundelay.planning.timing_simulation import time_only
 from roundelay.runtimes.cluster import Cluster, Compute
-from roundelay.runtimes.simulator.simulation import time_only
 from roundelay.strategies import (
     ADPSGD,
     ASGD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from roundelay.planning.placeholders import TallyMark
+from roundelay.planning.timing_simulation import TotalsSnapshot
 
 __all__ = ["bottlenecks"]
 
@@ -13,7 +13,7 @@ SLOWER = 1.1  # a learner whose gradients take so many times as long as the medi
 
 
 def bottlenecks(
-    spent: Spent, begin: TallyMark, end: TallyMark, *, servers: int = 0, together: bool = False
+    spent: Spent, begin: TotalsSnapshot, end: TotalsSnapshot, *, servers: int = 0, together: bool = False
 ) -> dict[str, float]:
     """Return the share of the time between two snapshots for which each thing that can hold up the others was in use.
 

@@ -73,7 +73,7 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
     every = [seconds for each in own.values() for seconds in each]
     typical, frames = statistics.median(every), round(statistics.median(_all_frames(learners)))
     slowness = [round(statistics.median(own[member]) / typical, 3) for member in sorted(own, key=_number)]
-    copying, moving = _verb_seconds(run, learners)
+    copying, moving = _operation_seconds(run, learners)
     fixed = max(0.0, copying - nbytes / SLOW_COPY)
     where = f"{about.get('on', 'processes')}: {TRANSPORTS.get(str(about.get('on')), 'a simulated network')}"
     cluster = Cluster(
@@ -83,7 +83,7 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
         frames=max(1, frames),
         intra_node=_link(nbytes, moving, len(learners)),
         compute=_compute(typical, own, _uneven(slowness), trace),
-        verb_seconds=fixed,
+        operation_seconds=fixed,
         copy_bandwidth=nbytes / (copying - fixed) if copying > fixed else math.inf,
         serving_bandwidth=_serving(spans, nbytes),
     )
@@ -155,7 +155,7 @@ def _uneven(slowness: list[float]) -> list[float]:
     return slowness if max(slowness) / min(slowness) > 1.1 else []
 
 
-def _verb_seconds(run: Path, learners: dict[str, Spans]) -> tuple[float, float]:
+def _operation_seconds(run: Path, learners: dict[str, Spans]) -> tuple[float, float]:
     """Return what a step's communication takes a learner itself, and what it takes the network."""
     steps = [[parts for *_, parts in each.steady()] for each in learners.values()]
     if not _together(run, len(learners)):  # then a step's wait says nothing of the network

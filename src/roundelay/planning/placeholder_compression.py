@@ -1,4 +1,4 @@
-"""Timing only: compressed gradients that are as large as the real ones would be, and compress nothing."""
+"""Compressed gradients of the right size that compress nothing, for timing only."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 
-__all__ = ["StandInCompression", "without_arithmetic"]
+__all__ = ["PlaceholderCompression", "without_arithmetic"]
 
 HEADER_BYTES = 8  # the sender's weight
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandInCompression(Compression):
-    """Sends messages of the size that ``kind`` makes of a model of equal square layers."""
+class PlaceholderCompression(Compression):
+    """Sends messages of the size that ``kind`` sends for a model of equal square layers."""
 
     kind: Compression
 
     def gathered_bytes(self, parameters: int) -> int:
-        """Return the size of the message that everyone sends to everyone; 0: there is none."""
+        """Return the size of the message that each rank gathers; 0 if there is none."""
         if isinstance(self.kind, OneBit):
             rows = LAYERS * math.isqrt(parameters // LAYERS)
             return HEADER_BYTES + 2 * 4 * rows + -(-parameters // 8)
@@ -38,7 +38,7 @@ class StandInCompression(Compression):
         return 0
 
     def averaged_bytes(self, parameters: int) -> list[int]:
-        """Return the sizes of the vectors that are averaged in turn."""
+        """Return the sizes of the vectors that are averaged one after another."""
         if not isinstance(self.kind, PowerSGD):
             return []
         width = math.isqrt(parameters // LAYERS)
@@ -47,27 +47,27 @@ class StandInCompression(Compression):
         return [4 * self.kind.rank * width * LAYERS] * 2
 
     async def mean(self, learner: Learner, residual: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Send as much as the real one would."""
+        """Send as many bytes as ``kind`` does."""
         if size := self.gathered_bytes(learner.tail):
-            await learner.comm.gather(_stand_in(size))
+            await learner.comm.gather(_placeholder(size))
         for size in self.averaged_bytes(learner.tail):
-            await learner.comm.mean(_stand_in(size))
+            await learner.comm.mean(_placeholder(size))
         return residual, factors
 
 
-def _stand_in(nbytes: int) -> Tensor:
+def _placeholder(nbytes: int) -> Tensor:
     return cast("Tensor", SizeOnlyTensor(-(-nbytes // 4)))
 
 
 def without_arithmetic(strategy: Strategy) -> Strategy:
-    """Return ``strategy``, its compression replaced by one that only has a size."""
+    """Return ``strategy`` with its compression replaced by a placeholder."""
     if isinstance(strategy, Hierarchical):
         return dataclasses.replace(strategy, outer=without_arithmetic(strategy.outer))
     if isinstance(strategy, Synchronous) and strategy.compression is not None:
         kind = strategy.compression
-        if isinstance(kind, StandInCompression):
+        if isinstance(kind, PlaceholderCompression):
             return strategy
         if not isinstance(kind, OneBit | TopK | PowerSGD):
-            raise SettingsError(f"how much compression {type(kind).__name__} sends is not known: it cannot be planned")
-        return dataclasses.replace(strategy, compression=StandInCompression(kind=kind))
+            raise SettingsError(f"compression {type(kind).__name__} cannot be planned: its message size is unknown")
+        return dataclasses.replace(strategy, compression=PlaceholderCompression(kind=kind))
     return strategy

@@ -1,38 +1,28 @@
-"""Timing only: stand-ins for tensors and learners that carry a size and nothing else.
+"""Placeholders for tensors, learners and tasks: they have a size and no numbers.
 
-The strategies' own files run with them, so that thousands of learners can be simulated for what they cost in time.
+The strategies run with them unchanged, so that thousands of learners can be simulated for their time only.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from roundelay.communicator import Communicator
 from roundelay.learner import Learner
-from roundelay.runs.record import Kind, Record
 from roundelay.task import Scores, Task
 
-__all__ = [
-    "LAYERS",
-    "SizeOnlyTensor",
-    "StandInLearner",
-    "StandInTask",
-    "TallyMark",
-    "TotalsRecord",
-    "mean_of_stand_ins",
-]
+__all__ = ["LAYERS", "PlaceholderLearner", "PlaceholderTask", "SizeOnlyTensor", "no_mean"]
 
-LAYERS = 8  # of a model of which only the size is known
+LAYERS = 8  # of a model if only its size is known
 
 
 class SizeOnlyTensor:
-    """Something with a number of elements that answers to every operation of a tensor with itself."""
+    """A vector with a number of elements and no values; every tensor operation returns the placeholder itself."""
 
     __slots__ = ("_numel", "nbytes")
     dtype = torch.float32
@@ -44,7 +34,7 @@ class SizeOnlyTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of the vector it stands for."""
+        """Return the shape of the vector."""
         return (self._numel,)
 
     def numel(self) -> int:
@@ -69,7 +59,7 @@ class SizeOnlyTensor:
         return self._numel
 
     def new_zeros(self, size: int) -> SizeOnlyTensor:
-        """Stand in for another vector."""
+        """Return a placeholder for another vector."""
         return SizeOnlyTensor(size)
 
     def _self(self, *_: Any, **__: Any) -> SizeOnlyTensor:
@@ -83,107 +73,73 @@ class SizeOnlyTensor:
     def __torch_function__(
         cls, function: Callable[..., Any], kinds: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Answer torch's functions with the first stand-in among their arguments."""
+        """Let torch's functions return the first placeholder among their arguments."""
         for arg in (*args, *(kwargs or {}).values()):
             if isinstance(arg, SizeOnlyTensor):
                 return arg
             if isinstance(arg, list | tuple) and arg and all(isinstance(each, SizeOnlyTensor) for each in arg):
                 return SizeOnlyTensor(sum(each.numel() for each in arg))
-        raise TypeError(f"{function} on stand-ins")  # torch calls us only with one of ours
+        raise TypeError(f"{function} on placeholders")  # unreachable: torch calls this only with one of ours
 
 
-@dataclass
-class TallyMark:
-    """What a `Tally` knew when so many steps had ended."""
-
-    time: float
-    totals: dict[str, dict[str, float]]
-    links: dict[str, list[tuple[float, float]]]
-
-
-class TotalsRecord(Record):
-    """A record that keeps only totals and the times at which steps ended; at some ``marks`` it takes a snapshot."""
-
-    def __init__(self, marks: Sequence[int] = ()) -> None:
-        super().__init__(None, clock="virtual")
-        self.steps: list[float] = []
-        self.whose: list[str] = []  # each step is
-        self.snapshots: list[TallyMark] = []
-        self.links: Callable[[], dict[str, list[tuple[float, float]]]] = dict
-        self._marks = frozenset(marks)
-
-    def write(self, event: str, member: str, time: float, **what: Any) -> None:
-        """Count the step."""
-        if event == "step":
-            self.steps.append(time)
-            self.whose.append(member)
-            if len(self.steps) in self._marks:
-                totals = {member: dict(totals) for member, totals in self.totals.items()}
-                self.snapshots.append(TallyMark(time, totals, self.links()))
-
-    def span(self, kind: Kind, member: str, begin: float, end: float, **what: Any) -> None:
-        """Add to the total, and count."""
-        if end > begin:
-            totals = self.totals[member]
-            totals[kind] += end - begin
-            totals[f"{kind} count"] += 1
-
-
-def mean_of_stand_ins(xs: Sequence[Tensor], weights: Sequence[float]) -> Tensor | None:
-    """Compute no mean."""
+def no_mean(xs: Sequence[Tensor], weights: Sequence[float]) -> Tensor | None:
+    """Compute no mean: return ``None``, as if all weights were 0."""
     return None
 
 
-class StandInLearner(Learner):
+class _OneNumber(nn.Module):
+    """The smallest module that a learner takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.zeros(1))
+
+
+class PlaceholderLearner(Learner):
     """A learner without a model: ``parameters`` numbers in ``layers`` equal layers, and no arithmetic."""
 
     def __init__(self, parameters: int, layers: int = LAYERS) -> None:
-        self.comm: Communicator
-        vector = cast("Tensor", SizeOnlyTensor(parameters))
-        self.weights = self.snapshot = vector
-        self.nominal_frames, self.frames, self.minibatch, self.index = 1, 0, 0, 0
-        self.lr_factor, self.descent_sum, self.is_server, self.debug = 1.0, 0.0, False, False
-        self.optimizer, self.clip = None, None
-        self.metrics, self.stateful, self.slots, self.constants = [], {}, [], []
-        self.tail, self._layers = parameters, layers
+        super().__init__(_OneNumber())
+        self.weights = self.snapshot = cast("Tensor", SizeOnlyTensor(parameters))
+        self.slots, self.tail, self._layers = [], parameters, layers
 
     @property
     def grad(self) -> Tensor:
-        """Stand in for the gradient as for all vectors."""
+        """Return the placeholder of all vectors."""
         return self.weights
 
     def take_snapshot(self) -> None:
         """Take no snapshot."""
 
     def collect_grad(self) -> None:
-        """Collect nothing."""
+        """Collect no gradient."""
 
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
-        """Stay."""
+        """Take no step."""
 
     def alias_snapshot(self, *, one: bool) -> None:
-        """Keep what there is."""
+        """Do nothing: there is one vector only."""
 
     async def sync_optimizer(
         self, how: Literal["keep", "average", "reset"], comm: Communicator, weight: float = 1.0
     ) -> None:
-        """Average as large an optimizer state as momentum has, where that is asked for."""
+        """If it is to be averaged: average an optimizer state of the size of momentum."""
         if how == "average":
             await comm.mean(self.weights, weight)
 
     def buckets(self, bucket_bytes: int) -> list[slice]:
-        """Cut into parts of about ``bucket_bytes``, from the last to the first, no finer than layers."""
+        """Split into parts of about ``bucket_bytes``, from the last to the first, no smaller than layers."""
         pieces = max(1, min(self._layers, self.weights.nbytes // max(1, bucket_bytes)))
         return list(reversed(self.even_parts(pieces)))
 
     def even_parts(self, pieces: int) -> list[slice]:
-        """Cut into equal parts."""
+        """Split into equal parts."""
         edges = [self.tail * k // pieces for k in range(pieces + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
-class StandInTask(Task):
-    """A task without data: minibatches of so many frames, and a gradient that is not taken."""
+class PlaceholderTask(Task):
+    """A task without data: minibatches of ``frames`` frames, and no gradient."""
 
     def __init__(self, per_epoch: int, frames: int) -> None:
         self.minibatches_per_epoch, self.nominal_frames, self.held_out_minibatches = per_epoch, frames, 0
@@ -192,7 +148,7 @@ class StandInTask(Task):
         """Load nothing."""
 
     def gradient(self, learner: Learner, batch: Any) -> float:
-        """Take no gradient."""
+        """Compute no gradient."""
         return 0.0
 
     def score(self, module: Any, index: int) -> Scores:

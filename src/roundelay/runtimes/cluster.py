@@ -119,7 +119,7 @@ class Cluster:
     all_reduce: Literal["ring", "tree"] = "ring"
     model_bytes: float | None = None
     """Let the model count as this large on every link, whatever it is."""
-    verb_seconds: float = 0.0
+    operation_seconds: float = 0.0
     """What a verb takes the learner itself beside the network, whatever it moves: calling a library, waking up."""
     copy_bandwidth: float = math.inf
     """Bytes per second at which a learner hands over what a verb moves, and answers; it computes nothing meanwhile."""
@@ -142,8 +142,8 @@ class Cluster:
     """Where the numbers are from."""
 
     def __post_init__(self) -> None:
-        if min(self.verb_seconds, self.epoch_seconds) < 0 or min(self.copy_bandwidth, self.serving_bandwidth) <= 0:
-            raise SettingsError("verb_seconds and epoch_seconds must be at least 0, bandwidths above 0")
+        if min(self.operation_seconds, self.epoch_seconds) < 0 or min(self.copy_bandwidth, self.serving_bandwidth) <= 0:
+            raise SettingsError("operation_seconds and epoch_seconds must be at least 0, bandwidths above 0")
         if self.frames < 1:
             raise SettingsError(f"frames must be at least 1, not {self.frames}")
         if self.nodes < 1:
@@ -154,12 +154,12 @@ class Cluster:
             )
 
     @property
-    def handles(self) -> bool:
+    def charges_learner(self) -> bool:
         """Whether a verb costs the learner itself time, beside the network's."""
-        return self.verb_seconds > 0 or self.copy_bandwidth < math.inf
+        return self.operation_seconds > 0 or self.copy_bandwidth < math.inf
 
     @property
-    def lossy(self) -> bool:
+    def elastic(self) -> bool:
         """Whether learners may be lost."""
         return bool(self.faults or self.stops or self.partitions)
 
@@ -174,7 +174,7 @@ class Cluster:
         full, rest = divmod(learners, per_node)
         return [per_node] * full + ([rest] if rest else [])
 
-    def places(self, learners: int, servers: int) -> list[int]:
+    def node_of_ranks(self, learners: int, servers: int) -> list[int]:
         """Return the node of every rank, servers first."""
         sizes = self.node_sizes(learners)
         homes = [node for node, size in enumerate(sizes) for _ in range(size)]
@@ -193,14 +193,14 @@ class _Durations:
         self.random = random.Random(f"{seed} {learner}")  # noqa: S311 (not for secrets)
         self.slowness = compute.slowness[learner] if 0 <= learner < len(compute.slowness) else 1.0
         self.stragglers = [s for s in cluster.stragglers if s.learner == learner]
-        self.turn = learner * 7919  # in the trace
+        self.trace_index = learner * 7919  # in the trace
         self.next_pause = self._draw_pause(0.0)
 
     def __call__(self, now: float, frames: int) -> float:
         compute = self.compute
         if compute.trace:
-            seconds = compute.trace[self.turn % len(compute.trace)]
-            self.turn += 1
+            seconds = compute.trace[self.trace_index % len(compute.trace)]
+            self.trace_index += 1
         else:
             seconds = compute.seconds + compute.seconds_per_frame * frames
         if compute.jitter:
@@ -217,11 +217,15 @@ class _Durations:
     def capture(self) -> dict[str, Any]:
         """Return where the generator and the trace stand."""
         drawn = self.compute.jitter or self.compute.pauses is not None
-        return {"turn": self.turn, "pause": self.next_pause, "random": list(self.random.getstate()) if drawn else None}
+        return {
+            "turn": self.trace_index,
+            "pause": self.next_pause,
+            "random": list(self.random.getstate()) if drawn else None,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `capture` gave."""
-        self.turn, self.next_pause = state["turn"], state["pause"]
+        self.trace_index, self.next_pause = state["turn"], state["pause"]
         if state["random"] is not None:
             version, numbers, gauss = state["random"]
             self.random.setstate((version, tuple(numbers), gauss))

@@ -33,7 +33,7 @@ class PlannedFault:
     """One fault."""
 
     what: What
-    whom: tuple[int, ...]
+    targets: tuple[int, ...]
     at_seconds: float = 0.0
     seconds: float = math.inf
     factor: float = 1.0
@@ -42,10 +42,10 @@ class PlannedFault:
 
     def ranks(self, servers: int) -> list[int]:
         """Return the ranks at the run's beginning, where servers come first."""
-        return [number if self.server else servers + number for number in self.whom]
+        return [number if self.server else servers + number for number in self.targets]
 
     def __str__(self) -> str:
-        words = [self.what, *(["server"] if self.server else []), ",".join(map(str, self.whom))]
+        words = [self.what, *(["server"] if self.server else []), ",".join(map(str, self.targets))]
         words += [f"x{self.factor:g}"] if self.what == "slow" else []
         words += [f"for {self.seconds:g}s"] if math.isfinite(self.seconds) else []
         return " ".join([*words, f"at {self.at_seconds:g}s"])
@@ -94,11 +94,11 @@ class FaultPlan:
         unfired = [
             event
             for event in self.events
-            if not all(_plain(each) in happened for each in replace(self, events=[event])._disturbances())
+            if not all(_plain(each) in happened for each in replace(self, events=[event])._cluster_faults())
         ]
         check_all_fired(unfired, seconds)
 
-    def _disturbances(self) -> list[object]:
+    def _cluster_faults(self) -> list[object]:
         alone = self.apply(Cluster())
         return [*alone.faults, *alone.stops, *alone.partitions, *alone.stragglers]
 
@@ -115,7 +115,7 @@ def parse(text: str, learners: int, servers: int = 0) -> list[PlannedFault]:
         raise SettingsError('--faults: no event is given; write "kill 1 at 30s"')
     for event in events:
         limit, member = (servers, "server") if event.server else (learners, "learner")
-        for number in event.whom:
+        for number in event.targets:
             if number >= limit:
                 there = f"a {member} from 0 to {limit - 1} would do" if limit else "there are no servers in this run"
                 raise SettingsError(f"--faults: {event}: {there}")

@@ -15,7 +15,7 @@ from roundelay.errors import CommunicationError
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtime import Clock, GradientWork, MakePlan, Membership
-from roundelay.runtimes.strategy_lock import complete
+from roundelay.runtimes.strategy_lock import run_blocking
 from roundelay.strategy import Strategy
 
 __all__ = ["LocalRuntime", "Settled"]
@@ -81,7 +81,7 @@ class LocalRuntime:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the training loop to its end."""
-        return complete(work)
+        return run_blocking(work)
 
     def now(self) -> float:
         """Return seconds since the start."""

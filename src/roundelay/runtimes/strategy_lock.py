@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Blocking", "StrategyLock", "complete"]
+__all__ = ["Blocking", "StrategyLock", "run_blocking"]
 
 T = TypeVar("T")
 
@@ -24,17 +24,17 @@ class StrategyLock:
         self._lock = threading.Lock()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def acquired(self) -> Iterator[None]:
         """Take it for a while."""
         with self._lock:
             yield
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Take it until further notice."""
         self._lock.acquire()
 
     @contextmanager
-    def down(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
         """Put it down for a while; only the thread that holds it may."""
         self._lock.release()
         try:
@@ -54,7 +54,7 @@ class Blocking(Generic[T]):
         yield  # type: ignore[unreachable]  # it makes this a generator, as __await__ must be
 
 
-def complete(work: Coroutine[Any, Any, T]) -> T:
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine whose awaits all block, to its end."""
     try:
         work.send(None)

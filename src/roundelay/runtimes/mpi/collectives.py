@@ -13,7 +13,7 @@ from torch import Tensor
 
 from roundelay.errors import Mismatch
 from roundelay.runtimes.mpi.mpi_messages import HEADER_WORDS, Bytes, Lender, MessageHeader, tensor_in
-from roundelay.runtimes.mpi.progress_engine import TURNS, Engine, Operation
+from roundelay.runtimes.mpi.progress_engine import TAG_PERIOD, Engine, Operation
 from roundelay.runtimes.processes.transport.messages import Layout
 from roundelay.runtimes.weighted_mean import divide
 
@@ -22,8 +22,8 @@ __all__ = ["TAGS", "Broadcast", "Gather", "Mean"]
 T = TypeVar("T")
 
 INLINE_WORDS = 16  # a tensor that fits travels with the header: barriers, flags and claims are such
-TAGS = 1 + TURNS  # in a group's own communicator; each of the following takes TURNS of them
-PIECE, SUM = TAGS, TAGS + TURNS  # gathered tensors and pieces to be added; sums
+TAGS = 1 + TAG_PERIOD  # in a group's own communicator; each of the following takes TURNS of them
+PIECE, SUM = TAGS, TAGS + TAG_PERIOD  # gathered tensors and pieces to be added; sums
 
 
 class Collective(Operation[T]):
@@ -39,7 +39,7 @@ class Collective(Operation[T]):
         self.comm, self.header, self.x, self.size = comm, header, x, x.nbytes
         self.rank, self.others = comm.rank, [rank for rank in range(comm.size) if rank != comm.rank]
         self.headers: list[MessageHeader] = []
-        self._turn = header.sequence % TURNS
+        self._turn = header.sequence % TAG_PERIOD
         self._words = np.zeros((comm.size, HEADER_WORDS + INLINE_WORDS), np.int64)
         self._words[self.rank, :HEADER_WORDS] = header.words()
         self._taken: list[Bytes] = []

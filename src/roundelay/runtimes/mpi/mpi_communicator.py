@@ -15,7 +15,7 @@ from roundelay.communicator import Communicator
 from roundelay.errors import Mismatch
 from roundelay.runtimes.mpi.collectives import Broadcast, Gather, Mean
 from roundelay.runtimes.mpi.mpi_messages import Lender, MessageHeader, unpack
-from roundelay.runtimes.mpi.progress_engine import ANSWER, REQUEST, TURNS, Engine, Incoming, Operation
+from roundelay.runtimes.mpi.progress_engine import REPLY, REQUEST, TAG_PERIOD, Engine, Incoming, Operation
 from roundelay.runtimes.single_learner import Settled
 
 __all__ = ["MpiCommunicator"]
@@ -59,28 +59,28 @@ class MpiCommunicator:
         """Send to one rank, receive from another."""
         engine, sent, received = self.engine, self._sent[to], self._received[source]
         self._sent[to], self._received[source] = sent + 1, received + 1
-        engine.observer.count_bytes(x.nbytes if to != self.rank else 0)
+        engine.recorder.count_bytes(x.nbytes if to != self.rank else 0)
         with engine.lock:
             self._lenders["exchange"].reclaim()
             header = MessageHeader.of("exchange", x, sequence=sent, rank=self.rank)
-            engine.send(self.comm, header, x, to=to, tag=EXCHANGE + sent % TURNS)
-            theirs = Incoming(self.comm, source, EXCHANGE + received % TURNS, engine.buffers)
+            engine.send(self.comm, header, x, to=to, tag=EXCHANGE + sent % TAG_PERIOD)
+            theirs = Incoming(self.comm, source, EXCHANGE + received % TAG_PERIOD, engine.buffers)
             return self._start(_Received(self, theirs, x, self._lenders["exchange"]))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to`` serve our ``x``."""
         engine = self.engine
         if to == self.rank:
-            own = _OwnAnswer(engine)
-            engine.serve_own(x.detach().clone(), self.rank, own.give)
+            own = _OwnReply(engine)
+            engine.serve_own(x.detach().clone(), self.rank, own.send)
             return self._start(own)
-        engine.observer.count_bytes(x.nbytes)
+        engine.recorder.count_bytes(x.nbytes)
         with engine.lock:
             self._lenders["request"].reclaim()
             number, peer = engine.next_request(), self.members[to]
             header = MessageHeader.of("request", x, sequence=number, rank=self.rank)
-            engine.send(engine.post, header, x, to=peer, tag=REQUEST)
-            answer = Incoming(engine.post, peer, ANSWER + number % TURNS, engine.buffers)
+            engine.send(engine.service, header, x, to=peer, tag=REQUEST)
+            answer = Incoming(engine.service, peer, REPLY + number % TAG_PERIOD, engine.buffers)
             return self._start(_Received(self, answer, x, self._lenders["request"]))
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
@@ -121,12 +121,12 @@ class MpiCommunicator:
         common = int(np.bitwise_and.reduce(everyone[:, 1]))
         return (common & -common).bit_length() - 1 if common else None
 
-    def _header(self, verb: str, x: Tensor, argument: float = 0.0) -> MessageHeader:
+    def _header(self, operation: str, x: Tensor, argument: float = 0.0) -> MessageHeader:
         self._collectives += 1
         # What a member sends by the ring algorithm, whatever MPI chooses: so that runtimes can be compared.
-        share = {"mean": 2 * (self.size - 1) / self.size, "gather": self.size - 1, "broadcast": 1.0}[verb]
-        self.engine.observer.count_bytes(x.nbytes * share)
-        return MessageHeader.of(verb, x, sequence=self._collectives, rank=self.rank, argument=argument)
+        share = {"mean": 2 * (self.size - 1) / self.size, "gather": self.size - 1, "broadcast": 1.0}[operation]
+        self.engine.recorder.count_bytes(x.nbytes * share)
+        return MessageHeader.of(operation, x, sequence=self._collectives, rank=self.rank, argument=argument)
 
     def _start(self, operation: Operation[T]) -> Operation[T]:
         self.engine.begin(operation)
@@ -163,22 +163,22 @@ class _Received(Operation[Tensor]):
         return unpack(self._incoming.buffer)[1].to(self._device)
 
 
-class _OwnAnswer(Operation[Tensor]):
+class _OwnReply(Operation[Tensor]):
     """The answer to a request to ourselves."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._answer: Tensor | None = None
+        self._reply: Tensor | None = None
 
-    def give(self, answer: Tensor) -> None:
+    def send(self, reply: Tensor) -> None:
         """Answer now."""
-        self._answer = answer.detach().clone()
+        self._reply = reply.detach().clone()
 
     def advance(self) -> bool:
         """See whether it is given."""
-        return self._answer is not None
+        return self._reply is not None
 
     def result(self) -> Tensor:
         """Return it."""
-        assert self._answer is not None
-        return self._answer
+        assert self._reply is not None
+        return self._reply

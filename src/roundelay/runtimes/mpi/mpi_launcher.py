@@ -34,7 +34,7 @@ Entry = Callable[[mpi.MpiRuntime, dict[str, Any]], Any]
 
 BANNERS = (b"=" * 83, b"-" * 74)  # by which MPICH and Open MPI begin to speak of a rank that died
 OWN = (1, 2)  # statuses that our ranks end by; MPICH gives a signal's number as it is
-PATIENCE_SECONDS = 5.0  # for mpiexec to end its ranks when it is told to
+TERMINATE_SECONDS = 5.0  # for mpiexec to end its ranks when it is told to
 
 
 def run(
@@ -164,7 +164,7 @@ def _end(process: subprocess.Popen[bytes], job: Path) -> None:
         (job / "ended").touch()
         process.terminate()
         try:
-            process.wait(PATIENCE_SECONDS)
+            process.wait(TERMINATE_SECONDS)
         except subprocess.TimeoutExpired:
             log.warning("mpiexec does not end its ranks; they are killed")
     with contextlib.suppress(ProcessLookupError):

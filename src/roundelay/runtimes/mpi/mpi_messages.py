@@ -19,14 +19,14 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 HEADER_WORDS = 16
 HEADER_BYTES = 8 * HEADER_WORDS  # two cache lines, so that the tensor behind it is aligned for any dtype
 
-VERBS = ("mean", "gather", "broadcast", "exchange", "request", "answer")
+OPERATIONS = ("mean", "gather", "broadcast", "exchange", "request", "answer")
 
 
 @dataclass(frozen=True)
 class MessageHeader:
     """What a message or a call of a collective is."""
 
-    verb: str
+    operation: str
     sequence: int
     rank: int
     """The sender's, in the communicator that it used."""
@@ -35,14 +35,14 @@ class MessageHeader:
     """A mean's weight, or a broadcast's root."""
 
     @classmethod
-    def of(cls, verb: str, x: Tensor, *, sequence: int, rank: int, argument: float = 0.0) -> MessageHeader:
+    def of(cls, operation: str, x: Tensor, *, sequence: int, rank: int, argument: float = 0.0) -> MessageHeader:
         """Describe ``x``."""
-        return cls(verb, sequence, rank, Layout.of(x), argument)
+        return cls(operation, sequence, rank, Layout.of(x), argument)
 
     def words(self) -> npt.NDArray[np.int64]:
         """Write it as whole numbers."""
         words, layout = np.zeros(HEADER_WORDS, np.int64), self.layout.encode()
-        words[:3] = VERBS.index(self.verb), self.sequence, self.rank
+        words[:3] = OPERATIONS.index(self.operation), self.sequence, self.rank
         words[3:4].view(np.float64)[0] = self.argument
         words[4 : 4 + len(layout)] = layout
         return words
@@ -52,18 +52,18 @@ class MessageHeader:
         """Read what `words` wrote."""
         verb, sequence, rank = (int(word) for word in words[:3])
         layout = Layout.decode(tuple(int(word) for word in words[4:]))
-        return cls(VERBS[verb], sequence, rank, layout, float(words[3:4].view(np.float64)[0]))
+        return cls(OPERATIONS[verb], sequence, rank, layout, float(words[3:4].view(np.float64)[0]))
 
     def __str__(self) -> str:
-        root = f", root={int(self.argument)}" if self.verb == "broadcast" else ""
-        return f"{self.verb}({self.layout.shape} {str(self.layout.dtype).removeprefix('torch.')}{root})"
+        root = f", root={int(self.argument)}" if self.operation == "broadcast" else ""
+        return f"{self.operation}({self.layout.shape} {str(self.layout.dtype).removeprefix('torch.')}{root})"
 
     def matches(self, other: MessageHeader) -> bool:
         """Tell whether two ranks may make these calls as one collective."""
         mine, theirs = self.layout, other.layout
-        same_layout = mine.dtype == theirs.dtype and (self.verb == "gather" or mine.shape == theirs.shape)
-        same_root = self.verb != "broadcast" or self.argument == other.argument
-        return self.verb == other.verb and same_layout and same_root
+        same_layout = mine.dtype == theirs.dtype and (self.operation == "gather" or mine.shape == theirs.shape)
+        same_root = self.operation != "broadcast" or self.argument == other.argument
+        return self.operation == other.operation and same_layout and same_root
 
 
 class Buffers:

@@ -24,7 +24,7 @@ from roundelay.errors import CommunicationError, MissingExtra
 from roundelay.learner import Learner
 from roundelay.runs.record import Kind, Record, merge_records
 from roundelay.runtime import Clock, GradientWork, MakePlan, Membership
-from roundelay.runtimes.strategy_lock import complete
+from roundelay.runtimes.strategy_lock import run_blocking
 from roundelay.strategy import Strategy
 from roundelay.training.evaluation import gather_json
 
@@ -35,7 +35,7 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 """What tells a process its rank: MPICH, Intel MPI and Slurm's PMI-2; PMIx; Open MPI."""
 
 
-PATIENCE_SECONDS = 60.0  # for the others, of a rank that exits without having closed its run
+EXIT_SECONDS = 60.0  # for the others, of a rank that exits without having closed its run
 READING_SECONDS = 1.0  # for mpiexec, of a rank that has said why it ends all
 
 
@@ -140,7 +140,7 @@ class MpiRuntime:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the training loop to its end; we hold the baton all the while."""
-        return complete(work)
+        return run_blocking(work)
 
     # -- the clock and the record -------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class MpiRuntime:
         reports = await gather_json(comm, report)
         plan = make_plan(reports, []) if self.rank == 0 else None
         plan = (await gather_json(comm, plan))[0]
-        self.engine.finish(self.engine.post.Ibarrier())
+        self.engine.finish(self.engine.service.Ibarrier())
         self._start, self._me, learner.comm, learner.index = time.monotonic(), learner, comm, self.rank
         return Membership(0, self.rank, self.size, plan)
 
@@ -204,12 +204,12 @@ class MpiRuntime:
 
     def start_serving(self, learner: Learner, strategy: Strategy) -> None:
         """Let requests in."""
-        self.engine.open(learner, strategy)
+        self.engine.start_serving(learner, strategy)
 
     async def stop_serving(self, learner: Learner) -> None:
         """Let no more requests in, and see that all answers have left."""
         self.engine.drain()
-        self.engine.close()
+        self.engine.stop_serving()
         self._closed = True
 
     def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
@@ -233,8 +233,8 @@ class MpiRuntime:
     @contextlib.contextmanager
     def _computing(self, learner: Learner, *, busy: bool) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         begin = self.now()
-        with self.engine.aside(busy=busy):
-            yield self.engine.baton.held
+        with self.engine.computing(busy=busy):
+            yield self.engine.strategy_lock.acquired
             factor = 1.0 if learner.is_server else self.slow.get(learner.index, 1.0)
             if factor > 1.0:
                 time.sleep((factor - 1.0) * (self.now() - begin))
@@ -245,15 +245,15 @@ class MpiRuntime:
         """End it, when all have trained: every rank calls this, and rank 0 leaves one record behind."""
         self._finish(None)
 
-    def _finish(self, patience_seconds: float | None) -> None:
+    def _finish(self, timeout_seconds: float | None) -> None:
         if self._finished:
             return
-        if not self.engine.finish(self.engine.post.Ibarrier(), patience_seconds):
+        if not self.engine.finish(self.engine.service.Ibarrier(), timeout_seconds):
             raise CommunicationError(f"{self.member} left a run that others are still in")
         self._finished = True
         self.record.close(self.now())
         self.engine.stop()
-        self.engine.finish(self.engine.post.Ibarrier())
+        self.engine.finish(self.engine.service.Ibarrier())
         if self.rank == 0 and self.folder is not None:
             merge_records(self.folder, keep=True)
         self._counter.free()
@@ -262,7 +262,7 @@ class MpiRuntime:
     def _leave(self) -> None:
         """Finish at the end of a script of the user's own, which knows nothing of this; MPI would hang otherwise."""
         try:
-            self._finish(None if self._closed else PATIENCE_SECONDS)
+            self._finish(None if self._closed else EXIT_SECONDS)
         except CommunicationError as error:
             sys.stderr.write(f"roundelay: {error}\n")
             end_all(2)

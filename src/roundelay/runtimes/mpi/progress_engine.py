@@ -25,12 +25,12 @@ from roundelay.runtimes.mpi.mpi_messages import Buffers, Bytes, MessageHeader, p
 from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.strategy import Strategy
 
-__all__ = ["ANSWER", "REQUEST", "TURNS", "Engine", "Incoming", "Observer", "Operation", "Outgoing"]
+__all__ = ["REPLY", "REQUEST", "TAG_PERIOD", "Engine", "Incoming", "Observer", "Operation", "Outgoing"]
 
 T = TypeVar("T")
 
-TURNS = 8192  # sequence numbers in tags go round; MPI promises tags up to 32767 only
-REQUEST, ANSWER = 0, 1  # answers take TURNS tags from here on
+TAG_PERIOD = 8192  # sequence numbers in tags go round; MPI promises tags up to 32767 only
+REQUEST, REPLY = 0, 1  # answers take TURNS tags from here on
 
 SPIN_SECONDS = 50e-6
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 1e-3
@@ -150,14 +150,14 @@ class Engine:
     asks for the baton while holding the lock.
     """
 
-    def __init__(self, world: MPI.Intracomm, observer: Observer) -> None:
+    def __init__(self, world: MPI.Intracomm, recorder: Observer) -> None:
         if world.size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise CommunicationError("this MPI library was started without threads: requests could not be served")
-        self.world, self.observer, self.now = world, observer, observer.now
-        self.post = world.Dup()  # requests, answers and barriers, so that they never meet what strategies call
-        self.lock, self.baton, self.buffers = threading.RLock(), StrategyLock(), Buffers()
+        self.world, self.recorder, self.now = world, recorder, recorder.now
+        self.service = world.Dup()  # requests, answers and barriers, so that they never meet what strategies call
+        self.lock, self.strategy_lock, self.buffers = threading.RLock(), StrategyLock(), Buffers()
         self._held = contextlib.ExitStack()
-        self._held.enter_context(self.baton.held())  # by the thread that made us, until `stop`
+        self._held.enter_context(self.strategy_lock.acquired())  # by the thread that made us, until `stop`
         self.counting = False  # whether others may need us to make progress on a window
         self._pending: list[Operation[Any]] = []
         self._serving: tuple[Learner, Strategy] | None = None
@@ -179,17 +179,17 @@ class Engine:
     def wait(self, operation: Operation[Any]) -> None:
         """Poll until it is done, with the baton down; serve meanwhile."""
         begin = self.now()
-        with self.baton.down():
+        with self.strategy_lock.released():
             self._poll_until(lambda: operation.done, operation)
         end = self.now()
         arrived = end if operation.arrived is None else min(max(operation.arrived, begin), end)
-        self.observer.note("wait", begin, arrived)
-        self.observer.note("communicate", arrived, end)
+        self.recorder.note("wait", begin, arrived)
+        self.recorder.note("communicate", arrived, end)
 
-    def finish(self, request: MPI.Request, patience_seconds: float | None = None) -> bool:
+    def finish(self, request: MPI.Request, timeout_seconds: float | None = None) -> bool:
         """Wait for an MPI request, polling, with the baton in hand; tell whether it is done in time."""
         pause, begin = _Pause(), time.monotonic()
-        while patience_seconds is None or time.monotonic() < begin + patience_seconds:
+        while timeout_seconds is None or time.monotonic() < begin + timeout_seconds:
             with self.lock:
                 if request.Test():
                     return True
@@ -198,7 +198,7 @@ class Engine:
 
     def drain(self) -> None:
         """See that all messages have left."""
-        with self.baton.down():
+        with self.strategy_lock.released():
             self._poll_until(lambda: not self._pending, None)
 
     def _poll_until(self, done: Callable[[], bool], operation: Operation[Any] | None) -> None:
@@ -221,22 +221,22 @@ class Engine:
 
     # -- serving ------------------------------------------------------------------------------------------------
 
-    def open(self, learner: Learner, strategy: Strategy) -> None:
+    def start_serving(self, learner: Learner, strategy: Strategy) -> None:
         """Let requests in."""
         self._serving = (learner, strategy)
         while self._own:
-            self._answer(*self._own.popleft())
+            self._serve(*self._own.popleft())
 
-    def close(self) -> None:
+    def stop_serving(self) -> None:
         """Let no more requests in."""
         self._serving = None
 
-    def serve_own(self, x: Tensor, rank: int, give: Callable[[Tensor], None]) -> None:
+    def serve_own(self, x: Tensor, rank: int, send: Callable[[Tensor], None]) -> None:
         """Serve a request to ourselves on the spot, or, before `open`, later."""
         if self._serving is None:
-            self._own.append((x, rank, give))
+            self._own.append((x, rank, send))
         else:
-            self._answer(x, rank, give)
+            self._serve(x, rank, send)
 
     def send(self, comm: MPI.Intracomm, header: MessageHeader, x: Tensor, *, to: int, tag: int) -> None:
         """Copy a tensor and send the copy."""
@@ -251,7 +251,7 @@ class Engine:
 
     def _receive_requests(self) -> None:
         while True:
-            request = Incoming(self.post, MPI.ANY_SOURCE, REQUEST, self.buffers)
+            request = Incoming(self.service, MPI.ANY_SOURCE, REQUEST, self.buffers)
             request.advance()
             if not request.matched:
                 return
@@ -261,7 +261,7 @@ class Engine:
         """Serve the oldest request that is here; tell whether there was one."""
         if not self._incoming:
             return False
-        with self.baton.held():
+        with self.strategy_lock.acquired():
             with self.lock:
                 if not self._incoming or not self._incoming[0].advance():
                     return False
@@ -269,30 +269,30 @@ class Engine:
             header, theirs = unpack(request.buffer)
 
             def give(answer: Tensor) -> None:
-                self.observer.count_bytes(answer.nbytes)
+                self.recorder.count_bytes(answer.nbytes)
                 reply = MessageHeader.of("answer", answer, sequence=header.sequence, rank=self.world.rank)
-                self.send(self.post, reply, answer, to=request.source, tag=ANSWER + header.sequence % TURNS)
+                self.send(self.service, reply, answer, to=request.source, tag=REPLY + header.sequence % TAG_PERIOD)
 
-            self._answer(theirs, header.rank, give)
+            self._serve(theirs, header.rank, give)
             with self.lock:
                 self.buffers.give(request.buffer)
         return True
 
-    def _answer(self, theirs: Tensor, source: int, give: Callable[[Tensor], None]) -> None:
+    def _serve(self, theirs: Tensor, source: int, send: Callable[[Tensor], None]) -> None:
         assert self._serving is not None
         learner, strategy = self._serving
         begin = self.now()
         answer = strategy.serve(learner, theirs, source)
         if isinstance(answer, DeferredReply):
-            answer.on_send(give)
+            answer.on_send(send)
         else:
-            give(answer)
-        self.observer.note("serve", begin, self.now(), source=source)
+            send(answer)
+        self.recorder.note("serve", begin, self.now(), source=source)
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def aside(self, *, busy: bool) -> Iterator[None]:
+    def computing(self, *, busy: bool) -> Iterator[None]:
         """Put the baton down to compute; a thread serves and keeps messages moving meanwhile, where there are any.
 
         ``busy`` says that verbs will be started during the computation.
@@ -302,7 +302,7 @@ class Engine:
         if wanted and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="serve", daemon=True)
             self._thread.start()
-        with self.baton.down():
+        with self.strategy_lock.released():
             if wanted:
                 self._awake.set()
             try:

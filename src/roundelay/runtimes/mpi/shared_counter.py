@@ -28,11 +28,11 @@ class Counter:
         self.window = MPI.Win.Allocate(16 * SLOTS if first else 0, 8, comm=engine.world)
         if first:
             np.asarray(self.window.tomemory())[:] = 0
-        engine.finish(engine.post.Ibarrier())
+        engine.finish(engine.service.Ibarrier())
         self.window.Lock_all(MPI.MODE_NOCHECK)
         self.window.Sync()
-        engine.finish(engine.post.Ibarrier())
-        self._places: dict[str, int] = {}
+        engine.finish(engine.service.Ibarrier())
+        self._slots: dict[str, int] = {}
 
     def add(self, key: str, amount: int) -> Operation[int]:
         """Start to add; what is awaited is the number before."""
@@ -49,7 +49,7 @@ class Counter:
 
     def _find(self, key: str) -> int:
         """Return where the number of ``key`` is, after taking a slot for it if it has none."""
-        if key not in self._places:
+        if key not in self._slots:
             digest = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1 or 1
             mine, free, found = np.array([digest], np.int64), np.zeros(1, np.int64), np.empty(1, np.int64)
             for probe in range(SLOTS):
@@ -57,11 +57,11 @@ class Counter:
                 self.window.Compare_and_swap(mine, free, found, 0, 2 * slot)
                 self.window.Flush(0)
                 if found[0] in (0, digest):
-                    self._places[key] = 2 * slot + 1
+                    self._slots[key] = 2 * slot + 1
                     break
             else:
                 raise CommunicationError(f"more than {SLOTS} common numbers; fewer meetings would do")
-        return self._places[key]
+        return self._slots[key]
 
 
 class _Addition(Operation[int]):

@@ -14,8 +14,8 @@ from roundelay.runtimes.processes.transport.key_value_store import (
     KeyValueStore,
     StoreGone,
     connect_store,
-    keep_store,
-    reason,
+    start_store,
+    torch_message,
 )
 
 __all__ = ["World", "find", "first_of", "host_name", "local_address"]
@@ -29,8 +29,8 @@ class World:
 
     rank: int
     size: int
-    meeting: tuple[str, int]
-    kept: bool
+    store_address: tuple[str, int]
+    store_exists: bool
     """Whether somebody else keeps a store there already."""
     attempt: str = "0"
     """Tells this start of the job from those before it, which may have used the same store."""
@@ -50,11 +50,11 @@ class World:
     @property
     def address(self) -> str:
         """Where the others reach us."""
-        return local_address(*self.meeting)
+        return local_address(*self.store_address)
 
     def connect(self, heartbeat_timeout: float) -> KeyValueStore:
         """Connect to the store, or keep it, if that is our part."""
-        host, port = self.meeting
+        host, port = self.store_address
         try:
             socket.getaddrinfo(host, port)  # torch would try for minutes
         except OSError as error:
@@ -62,13 +62,13 @@ class World:
                 f"rank {self.rank}: {host}: {error.strerror}; let MASTER_ADDR be an address of the first host"
             ) from error
         try:
-            if self.rank == 0 and not self.kept:
-                store, _ = keep_store(host, port)
+            if self.rank == 0 and not self.store_exists:
+                store, _ = start_store(host, port)
             else:
                 store = connect_store(host, port, timeout_seconds=max(60.0, heartbeat_timeout))
         except (OSError, StoreGone) as error:
-            raise CommunicationError(f"rank {self.rank}: no store at {host}:{port}: {reason(error)}") from error
-        return store.under(f"roundelay/{self.attempt}")
+            raise CommunicationError(f"rank {self.rank}: no store at {host}:{port}: {torch_message(error)}") from error
+        return store.with_prefix(f"roundelay/{self.attempt}")
 
 
 def find(environment: Mapping[str, str] = os.environ) -> World | None:
@@ -99,7 +99,9 @@ def _slurm(environment: Mapping[str, str]) -> World:
     rank, size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
     restarts = environment.get("SLURM_RESTART_COUNT", "0")
     local_rank = int(environment.get("SLURM_LOCALID", rank))
-    return World(rank, size, (host, port), kept=False, attempt=f"{job}.{step}.{restarts}", local_rank=local_rank)
+    return World(
+        rank, size, (host, port), store_exists=False, attempt=f"{job}.{step}.{restarts}", local_rank=local_rank
+    )
 
 
 def first_of(nodes: str) -> str:

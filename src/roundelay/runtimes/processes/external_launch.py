@@ -10,7 +10,7 @@ from pathlib import Path
 from roundelay.errors import CommunicationError
 from roundelay.runs.record import merge_records
 from roundelay.runtimes.processes.environment import World
-from roundelay.runtimes.processes.process_runtime import Options, ProcessRuntime, from_environment, meet
+from roundelay.runtimes.processes.process_runtime import Options, ProcessRuntime, connect_world, from_environment
 from roundelay.runtimes.processes.transport.key_value_store import StoreGone
 
 __all__ = ["prepare", "rank_of"]
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.01
 
 def prepare(world: World, options: Options, first: Callable[[], object]) -> None:
     """Have the first rank call ``first``, to make the run's folder, say, before any other goes on."""
-    store = meet(world, options.heartbeat_timeout)
+    store = connect_world(world, options.heartbeat_timeout)
     try:
         if world.rank == 0:
             first()

@@ -47,7 +47,7 @@ class FaultInjector:
             if event.what == "slow" and rank in ranks
         ]
 
-    def wreak(self, store: KeyValueStore, alive: dict[int, int], send: Callable[[int, int], None]) -> float:
+    def inject_due(self, store: KeyValueStore, alive: dict[int, int], send: Callable[[int, int], None]) -> float:
         """Let happen what is due to those ``alive``, processes by rank; return in how many seconds to come again."""
         if not self._due:
             return math.inf

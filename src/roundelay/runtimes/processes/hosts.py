@@ -12,13 +12,13 @@ from typing import Any
 
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes.environment import local_address
-from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store, keep_store
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store, start_store
 
-__all__ = ["HostInfo", "Hosts", "fail_run", "meet"]
+__all__ = ["HostInfo", "Hosts", "fail_run", "rendezvous"]
 
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.1
-PART_SECONDS = 10.0
+CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class HostInfo:
     """A host's part in a run, once all hosts have come."""
 
     store: KeyValueStore
-    at: tuple[str, int]
+    store_address: tuple[str, int]
     """Where the store is."""
     number: int
     count: int
@@ -68,15 +68,15 @@ class HostInfo:
 
 
 @contextlib.contextmanager
-def meet(hosts: Hosts | None) -> Iterator[HostInfo]:
+def rendezvous(hosts: Hosts | None) -> Iterator[HostInfo]:
     """Meet the other hosts, where there are any, and part from them at the end."""
     if hosts is None:
-        store, port = keep_store(LOOPBACK)
+        store, port = start_store(LOOPBACK)
         yield HostInfo(store, (LOOPBACK, port), 0, 1, LOOPBACK)
         return
     host, port = hosts.parse()
-    first = _keep(hosts, host, port)
-    store = first or _reach(hosts, host, port)
+    first = _start_store(hosts, host, port)
+    store = first or _connect_store(hosts, host, port)
     try:
         if first is not None:
             store.set("token", hosts.token)
@@ -90,21 +90,21 @@ def meet(hosts: Hosts | None) -> Iterator[HostInfo]:
         with contextlib.suppress(StoreGone, CommunicationError):
             store.set(f"parted/{number}", True)
             if first is not None:  # the others still read results from our store
-                _await_all(hosts, store, "parted", min(PART_SECONDS, hosts.timeout_seconds))
+                _await_all(hosts, store, "parted", min(CLOSE_SECONDS, hosts.timeout_seconds))
 
 
 def fail_run(store: KeyValueStore, what: dict[str, Any]) -> None:
     """Tell the other launchers that the run is to end."""
     with contextlib.suppress(StoreGone):
-        store.settle("failed", what)
+        store.setdefault("failed", what)
 
 
-def _keep(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
+def _start_store(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
     """Keep the store if that is our part; ``None``: it is another host's."""
     if hosts.number not in (None, 0):
         return None
     try:
-        return keep_store(host, port)[0]
+        return start_store(host, port)[0]
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL and hosts.number is None:
             return None
@@ -112,7 +112,7 @@ def _keep(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
         raise SettingsError(f"rendezvous {hosts.rendezvous}: {reason}") from error
 
 
-def _reach(hosts: Hosts, host: str, port: int) -> KeyValueStore:
+def _connect_store(hosts: Hosts, host: str, port: int) -> KeyValueStore:
     """Connect to the first host's store, once it is there."""
     deadline = time.monotonic() + hosts.timeout_seconds
     while True:

@@ -28,7 +28,7 @@ ENDED_BY_TERM = 128 + signal.SIGTERM
 logger = logging.getLogger(__name__)
 
 
-class _ToldToEnd(SystemExit):
+class _Terminated(SystemExit):
     """The launcher has sent SIGTERM."""
 
 
@@ -67,11 +67,11 @@ def work(job: dict[str, Any]) -> int:
         runtime = ProcessRuntime(store, place, options, folder=folder, attempt=job.get("attempt", 0))
         runtime.slowed = [(begin, end, factor) for begin, end, factor in job.get("slowed", ())]
         result = find_entry(job["entry"])(runtime, store.get(f"settings/{job['host_number']}"))
-        store.set(f"result/{place.learner}", result)
+        store.set(f"result/{place.initial_rank}", result)
         runtime.leave()
     except RunFinished as error:
         logger.info("%s", error)
-    except _ToldToEnd:  # wherever we were: nobody knows whose the baton is, so that nothing is closed but the record
+    except _Terminated:  # wherever we were: nobody knows whose the baton is, so that nothing is closed but the record
         if runtime is not None:
             with contextlib.suppress(RoundelayError):  # a full disk, say
                 runtime.record.close(runtime.now())
@@ -80,7 +80,7 @@ def work(job: dict[str, Any]) -> int:
     except SystemExit as error:
         return int(error.code) if isinstance(error.code, int) else 1
     except BaseException as error:
-        _hand_in(store, place.learner, runtime.member if runtime else f"learner {place.learner}", error)
+        _hand_in(store, place.initial_rank, runtime.member if runtime else f"learner {place.initial_rank}", error)
         return 1
     finally:
         if runtime is not None:
@@ -101,4 +101,4 @@ def _hand_in(store: KeyValueStore, learner: int, member: str, error: BaseExcepti
 
 def _end(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _ToldToEnd(ENDED_BY_TERM)
+    raise _Terminated(ENDED_BY_TERM)

@@ -24,10 +24,10 @@ from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
 from roundelay.runtimes.processes.transport.messages import Message
 from roundelay.runtimes.processes.transport.session import Session, serve_next
 from roundelay.runtimes.processes.transport_choice import Endpoint, Options, ProcessInfo
-from roundelay.runtimes.strategy_lock import Blocking, StrategyLock, complete
+from roundelay.runtimes.strategy_lock import Blocking, StrategyLock, run_blocking
 from roundelay.strategy import Strategy
 
-__all__ = ["Options", "ProcessInfo", "ProcessRuntime", "from_environment", "meet"]
+__all__ = ["Options", "ProcessInfo", "ProcessRuntime", "connect_world", "from_environment"]
 
 T = TypeVar("T")
 FLUSH_SECONDS = 1.0
@@ -45,28 +45,28 @@ class ProcessRuntime:
     def __init__(
         self,
         store: KeyValueStore,
-        place: ProcessInfo,
+        process: ProcessInfo,
         options: Options,
         *,
         folder: Path | None = None,
         attempt: int = 0,
     ) -> None:
-        self.place, self.options, self.elastic = place, options, place.lossy
-        self.initial_rank, self.initial_size = place.learner, place.size
-        name = f"record-{place.learner}-{attempt}.jsonl" if attempt else f"record-{place.learner}.jsonl"
+        self.process, self.options, self.elastic = process, options, process.elastic
+        self.initial_rank, self.initial_size = process.initial_rank, process.size
+        name = f"record-{process.initial_rank}-{attempt}.jsonl" if attempt else f"record-{process.initial_rank}.jsonl"
         part = folder / name if folder is not None else None
         self.record = Record(part, clock=self.clock, spans=options.max_spans)
-        self.baton = StrategyLock()
-        self.baton.take()
-        began: float = store.settle("began", time.time())
+        self.strategy_lock = StrategyLock()
+        self.strategy_lock.acquire()
+        began: float = store.setdefault("began", time.time())
         self._origin = time.monotonic() - (time.time() - began)
         self.store = store
         self._membership = MembershipProtocol(
-            store, place.learner, place.size, heartbeat_timeout=options.heartbeat_timeout, joins=attempt > 0
+            store, process.initial_rank, process.size, heartbeat_timeout=options.heartbeat_timeout, newcomer=attempt > 0
         )
         self._session: Session | None = None
         self._me: Learner | None = None
-        self._slowness = options.slow.get(place.learner, 1.0)
+        self._slowness = options.slow.get(process.initial_rank, 1.0)
         self.slowed: list[tuple[float, float, float]] = []
         """From when to when we are slowed on purpose, and by what factor."""
         self._still_since: float | None = None
@@ -74,7 +74,7 @@ class ProcessRuntime:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the training loop to its end."""
-        return complete(work)
+        return run_blocking(work)
 
     # -- time and records ---------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class ProcessRuntime:
     def member(self) -> str:
         """Our name in records."""
         if self._me is None:
-            return f"learner {self.place.learner}"
+            return f"learner {self.process.initial_rank}"
         return f"{'server' if self._me.is_server else 'learner'} {self._me.index}"
 
     def now(self) -> float:
@@ -123,11 +123,11 @@ class ProcessRuntime:
         """Agree on a new epoch with everyone who is here, and connect."""
         self._me, self._still_since = learner, None
         if self._session is not None:
-            self._end_epoch(report.get("reason") or "a learner was lost")
+            self._end_generation(report.get("reason") or "a learner was lost")
         while True:
-            offer = Endpoint(self.place, self.options.transport, learner.weights.device.type, self._gone)
-            with self.baton.down():
-                agreement = self._membership.agree(report, make_plan, offer.card)
+            offer = Endpoint(self.process, self.options.transport, learner.weights.device.type, self._lost)
+            with self.strategy_lock.released():
+                agreement = self._membership.agree(report, make_plan, offer.address)
             rank = agreement.members.index(self._membership.id)
             try:
                 learner.comm = self._connect(agreement, rank, offer)
@@ -135,46 +135,48 @@ class ProcessRuntime:
                 self._membership.end(str(error))
                 offer.close()
                 continue
-            return Membership(agreement.epoch, rank, len(agreement.members), agreement.plan)
+            return Membership(agreement.generation, rank, len(agreement.members), agreement.plan)
 
     def _connect(self, agreement: GenerationAgreement, rank: int, offer: Endpoint) -> Communicator:
-        session, comm = offer.accept(agreement, rank, self.baton, self, self.store)
+        session, comm = offer.connect(agreement, rank, self.strategy_lock, self, self.store)
         self._session = session
         self._membership.watch(session.abort)
         return comm
 
-    def _end_epoch(self, reason: str) -> None:
+    def _end_generation(self, reason: str) -> None:
         assert self._session is not None
         if not self.elastic:
-            raise CommunicationError(f"{self._session.over or reason}; this run cannot go on without it")
-        self._membership.end(self._session.over or reason)
+            raise CommunicationError(f"{self._session.end_reason or reason}; this run cannot go on without it")
+        self._membership.end(self._session.end_reason or reason)
         self._session.abort(reason)
         self._session.close()
         self._session = None
 
-    def _gone(self, reason: str) -> None:
+    def _lost(self, reason: str) -> None:
         session = self._session
         if session is not None:
             session.abort(reason)
 
     def has_newcomers(self, key: str = "") -> bool:
         """Tell whether somebody waits to join; all who ask by the same ``key`` are told the same."""
-        with self.baton.down():
-            return self._membership.newcomers(key)
+        with self.strategy_lock.released():
+            return self._membership.has_newcomers(key)
 
     def mark_safe(self, numbers: Sequence[int]) -> None:
         """Put down minibatches as safe."""
-        self._membership.trained(numbers)
+        self._membership.mark_safe(numbers)
 
     def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a number common to all of this epoch."""
-        name = f"count/{self._membership.epoch}/{key}"
+        name = f"count/{self._membership.generation}/{key}"
 
         def add() -> int:
-            if self._session is not None and self._session.over is not None:  # one who asks nobody may not know yet
-                raise LearnerLost(self._session.over)
+            if (
+                self._session is not None and self._session.end_reason is not None
+            ):  # one who asks nobody may not know yet
+                raise LearnerLost(self._session.end_reason)
             begin = self.now()
-            with self.baton.down():
+            with self.strategy_lock.released():
                 total = self.store.add(name, amount)
             self.span("communicate", begin)
             return total - amount
@@ -183,7 +185,7 @@ class ProcessRuntime:
 
     def leave(self) -> None:
         """Finish: stay reachable until all others have finished, too, then close everything."""
-        with self.baton.down():
+        with self.strategy_lock.released():
             self._membership.leave()
         self.stop()
 
@@ -193,9 +195,9 @@ class ProcessRuntime:
         session, self._session = self._session, None
         if session is not None:
             session.strategy = None
-            session.post.poke()
+            session.transport.wake()
             session.close()
-            with self.baton.down():
+            with self.strategy_lock.released():
                 for thread in session.threads:
                     thread.join(timeout=JOIN_SECONDS)
         self.record.close(self.now())
@@ -207,7 +209,7 @@ class ProcessRuntime:
         session = self._session
         assert session is not None
         first, session.learner, session.strategy = session.strategy is None, learner, strategy
-        if first and session.post.size > 1:
+        if first and session.transport.size > 1:
             thread = threading.Thread(target=self._serve, args=(session,), name="serve", daemon=True)
             session.threads.append(thread)
             thread.start()
@@ -216,9 +218,9 @@ class ProcessRuntime:
         """Let no more requests in; where nobody else will, part from the others, too."""
         if self._session is not None:
             self._session.strategy = None
-            self._session.post.poke()
+            self._session.transport.wake()
         if not self.elastic:
-            with self.baton.down():
+            with self.strategy_lock.released():
                 self._membership.leave()
 
     def _serve(self, session: Session) -> None:
@@ -228,16 +230,16 @@ class ProcessRuntime:
             for index, held in enumerate(early):
                 if held.label.group in session.groups:
                     return early.pop(index)
-            while (message := session.post.next_request()) is not None:
+            while (message := session.transport.next_request()) is not None:
                 if message.label.group in session.groups:
                     return message
                 early.append(message)
             return False if session.strategy is None else None
 
         try:
-            while isinstance(message := session.post.wait(arrived, requests=True), Message):
-                with self.baton.held():
-                    if session.over is not None or session.strategy is None:
+            while isinstance(message := session.transport.wait(arrived, requests=True), Message):
+                with self.strategy_lock.acquired():
+                    if session.end_reason is not None or session.strategy is None:
                         return
                     serve_next(session, message)
         except LearnerLost:
@@ -261,8 +263,8 @@ class ProcessRuntime:
     def computing(self, learner: Learner) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         """Put the baton down; what is yielded takes it."""
         begin = self.now()
-        with self.baton.down():
-            yield self.baton.held
+        with self.strategy_lock.released():
+            yield self.strategy_lock.acquired
             slowness = self._slowness
             for since, until, factor in self.slowed:
                 slowness *= factor if since <= begin < until else 1.0
@@ -287,7 +289,7 @@ def from_environment(
         return None
     options = options or Options()
     torch.set_num_threads(options.threads)
-    store = meet(world, options.heartbeat_timeout).under(part)
+    store = connect_world(world, options.heartbeat_timeout).with_prefix(part)
     place = ProcessInfo(world.rank, world.size, host=world.host, address=world.address)
     runtime = ProcessRuntime(store, place, options, folder=folder)
     atexit.register(runtime.stop)
@@ -295,6 +297,6 @@ def from_environment(
 
 
 @functools.cache
-def meet(world: environment.World, heartbeat_timeout: float) -> KeyValueStore:
+def connect_world(world: environment.World, heartbeat_timeout: float) -> KeyValueStore:
     """Connect to the store, or keep it, once in a process."""
     return world.connect(heartbeat_timeout)

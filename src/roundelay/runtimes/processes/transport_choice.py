@@ -13,7 +13,7 @@ from roundelay.runtimes.processes.transport import shared_memory_segments as seg
 from roundelay.runtimes.processes.transport.gloo_messages import GlooTransport
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
 from roundelay.runtimes.processes.transport.session import Session, TimeRecorder
-from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedCommunicator
+from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
 from roundelay.runtimes.strategy_lock import StrategyLock
@@ -43,14 +43,14 @@ class Options:
 class ProcessInfo:
     """Where this process stands in the run."""
 
-    learner: int
+    initial_rank: int
     """Our number, which is our rank at the start."""
     size: int
     host: str = "localhost"
     """Processes that give the same name can share memory."""
     address: str = "127.0.0.1"
     """Where others reach us."""
-    lossy: bool = False
+    elastic: bool = False
     """Whether the run outlives a lost learner."""
 
 
@@ -58,32 +58,32 @@ class Endpoint:
     """How this process can be reached in the next epoch, by memory or by gloo; all members decide alike by which."""
 
     def __init__(self, place: ProcessInfo, transport: Transport, device: str, lost: Callable[[str], None]) -> None:
-        self._address, self._transport, self._lost = place.address, transport, lost
+        self._host_address, self._transport, self._lost = place.address, transport, lost
         self._memory = (
             SharedMemoryTransport() if transport != "gloo" and device == "cpu" and segments.usable() else None
         )
-        self.card = {
+        self.address = {
             "host": place.host,
-            "memory": self._memory.card if self._memory is not None else None,
+            "memory": self._memory.address if self._memory is not None else None,
         }
 
-    def accept(
+    def connect(
         self, agreement: GenerationAgreement, rank: int, baton: StrategyLock, diary: TimeRecorder, store: KeyValueStore
     ) -> tuple[Session, Communicator]:
         """Connect to all members of an epoch."""
-        cards, everyone = agreement.cards, range(len(agreement.cards))
+        cards, everyone = agreement.endpoints, range(len(agreement.endpoints))
         memory = self._memory
-        if memory is not None and all(card["memory"] and card["host"] == self.card["host"] for card in cards):
-            memory.begin(rank, [card["memory"] for card in cards])
+        if memory is not None and all(card["memory"] and card["host"] == self.address["host"] for card in cards):
+            memory.connect(rank, [card["memory"] for card in cards])
             session = Session(memory, baton, diary)
-            return session, SharedCommunicator(session, memory, everyone)
+            return session, SharedMemoryCommunicator(session, memory, everyone)
         if self._transport == "shared":
             raise SettingsError(
                 "transport: learners on several hosts, or on this machine, cannot share memory; use gloo"
             )
         if memory is not None:
             memory.close()
-        connect = connect_by_device(store, agreement.epoch, self._address)
+        connect = connect_by_device(store, agreement.generation, self._host_address)
         post = GlooTransport(rank, len(cards), lambda: connect("post", rank, len(cards), "cpu"), self._lost)
         session = Session(post, baton, diary)
         return session, TorchCommunicator(session, everyone, connect)

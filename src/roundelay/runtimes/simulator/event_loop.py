@@ -1,4 +1,4 @@
-"""Virtual time: events, tasks that await them, and a clock that jumps from one to the next."""
+"""Virtual time: futures, tasks that await them, and a clock that jumps from one event to the next."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 class VirtualFuture(Generic[T]):
-    """Something that will happen once, with a value or an error; await it."""
+    """A result that comes once, as a value or an error; await it."""
 
-    __slots__ = ("done", "error", "label", "value", "waiting")
+    __slots__ = ("callbacks", "done", "error", "label", "value")
 
     def __init__(self, label: object) -> None:
-        self.label = label  # shown by str() if it is never going to happen
+        self.label = label  # str() of it names what a deadlocked task awaits
         self.done = False
         self.error: BaseException | None = None
-        self.waiting: list[Callable[[], None]] = []
+        self.callbacks: list[Callable[[], None]] = []
         self.value: T
 
     def __await__(self) -> Generator[VirtualFuture[Any], None, T]:
@@ -36,70 +36,70 @@ class VirtualFuture(Generic[T]):
 
 
 class VirtualTask(Generic[T]):
-    """A coroutine that the kernel runs; ``end`` happens when it returns."""
+    """A coroutine that the loop runs; ``end`` is the future of its result."""
 
-    __slots__ = ("_alive", "_due", "_kernel", "_resume", "_work", "awaits", "end", "label")
+    __slots__ = ("_due", "_loop", "_resume", "_running", "_work", "awaits", "end", "label")
 
-    def __init__(self, kernel: VirtualLoop, work: Coroutine[VirtualFuture[Any], None, T], label: str) -> None:
-        self._kernel, self._work, self.label = kernel, work, label
+    def __init__(self, loop: VirtualLoop, work: Coroutine[VirtualFuture[Any], None, T], label: str) -> None:
+        self._loop, self._work, self.label = loop, work, label
         self.end: VirtualFuture[T] = VirtualFuture(label)
         self.awaits: VirtualFuture[Any] | None = None
-        self._alive, self._due = True, False
+        self._running, self._due = True, False
         self._resume = self.resume  # one bound method for all waits
 
     def resume(self) -> None:
-        """Run until the next await of something that has not happened."""
-        if not self._alive:
+        """Run until the next await of a future that is not done."""
+        if not self._running:
             self._due = True
             return
         self.awaits = None
         try:
             awaited = self._work.send(None)
         except StopIteration as stop:
-            self._kernel.tasks.pop(self, None)
-            del self._resume  # a cycle: let it go now, not when the garbage is collected
-            self._kernel.happen(self.end, stop.value)
+            self._loop.tasks.pop(self, None)
+            del self._resume  # break the reference cycle now, without the garbage collector
+            self._loop.set_result(self.end, stop.value)
         except Exception as error:
-            error.add_note(f"in {self.label}, at {self._kernel.now:.6f} s of virtual time")
+            error.add_note(f"in {self.label}, at {self._loop.now:.6f} s of virtual time")
             raise
         else:
             self.awaits = awaited
-            awaited.waiting.append(self._resume)
+            awaited.callbacks.append(self._resume)
 
     def hold(self) -> None:
-        """Run it no further until `release`."""
-        self._alive, self._due = False, False
+        """Stop running until `release`."""
+        self._running, self._due = False, False
 
     def release(self) -> None:
-        """Go on."""
-        if self in self._kernel.tasks:
-            self._alive = True
+        """Continue after `hold`."""
+        if self in self._loop.tasks:
+            self._running = True
             if self._due:
-                self._kernel.after(0.0, self.resume)
+                self._loop.call_later(0.0, self.resume)
 
     def kill(self) -> None:
-        """Run it no further."""
-        self._alive = False
-        self._kernel.tasks.pop(self, None)
+        """Stop running for good."""
+        self._running = False
+        self._loop.tasks.pop(self, None)
         self._work.close()
 
 
 class VirtualLoop:
-    """A deterministic scheduler: simultaneous events happen in the order in which they were scheduled.
+    """A deterministic event loop: simultaneous events happen in the order in which they were scheduled.
 
-    With ``shuffle`` ties are broken at random by that seed instead, to explore other orders.
+    With ``shuffle``, a generator with that seed breaks ties at random instead, to explore other orders.
     """
 
     def __init__(self, shuffle: int | None = None) -> None:
         self.now = 0.0
         self.tasks: dict[VirtualTask[Any], None] = {}
         self._agenda: list[tuple[float, float, int, Callable[[], None]]] = []
-        self._next: deque[Callable[[], None]] = deque()  # what is due now, and was scheduled after all of the agenda
+        self._next: deque[Callable[[], None]] = deque()  # due now, but scheduled after all of the agenda
         self._count = 0
         self._random = random.Random(shuffle) if shuffle is not None else None  # noqa: S311 (not for secrets)
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Have ``action`` called when so much time has passed."""
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call ``action`` after so many virtual seconds."""
         due = self.now + seconds
         if due == self.now and self._random is None:
             self._next.append(action)
@@ -109,7 +109,7 @@ class VirtualLoop:
         heapq.heappush(self._agenda, (due, tie, self._count, action))
 
     def jump(self, to: float) -> None:
-        """Put the clock forward: what is due now is due then, and what was due in between is not going to happen."""
+        """Set the clock forward to ``to``: actions due now move to that time, those due in between are dropped."""
         if to > self.now:
             kept = [(max(due, to), *rest) for due, *rest in self._agenda if due == self.now or due >= to]
             self._agenda[:] = kept  # type: ignore[assignment]  # (due, tie, count, action), as before
@@ -121,38 +121,38 @@ class VirtualLoop:
         return list(self._random.getstate()) if self._random is not None else None
 
     def restore(self, state: list[Any] | None) -> None:
-        """Take back what `capture` gave."""
+        """Restore the state that `capture` returned."""
         if self._random is not None and state is not None:
             self._random.setstate((state[0], tuple(state[1]), state[2]))
 
-    def happen(self, event: VirtualFuture[T], value: T) -> None:
-        """Let ``event`` happen now."""
-        event.value, event.done = value, True
-        for resume in event.waiting:
-            self.after(0.0, resume)
+    def set_result(self, future: VirtualFuture[T], value: T) -> None:
+        """Complete ``future`` now with ``value``."""
+        future.value, future.done = value, True
+        for resume in future.callbacks:
+            self.call_later(0.0, resume)
 
-    def fail(self, event: VirtualFuture[Any], error: BaseException) -> None:
-        """Let ``event`` end now by ``error``, unless it has happened."""
-        if not event.done:
-            event.error, event.done = error, True
-            for resume in event.waiting:
-                self.after(0.0, resume)
+    def set_exception(self, future: VirtualFuture[Any], error: BaseException) -> None:
+        """Complete ``future`` now with ``error``, unless it is done."""
+        if not future.done:
+            future.error, future.done = error, True
+            for resume in future.callbacks:
+                self.call_later(0.0, resume)
 
     def sleep(self, seconds: float) -> VirtualFuture[None]:
-        """Return an event that happens after so much time."""
-        event: VirtualFuture[None] = VirtualFuture("the passing of time")
-        self.after(seconds, lambda: self.happen(event, None))
-        return event
+        """Return a future that is done after so many virtual seconds."""
+        future: VirtualFuture[None] = VirtualFuture("the passing of time")
+        self.call_later(seconds, lambda: self.set_result(future, None))
+        return future
 
     def spawn(self, work: Coroutine[VirtualFuture[Any], None, T], label: str) -> VirtualTask[T]:
         """Start ``work`` now."""
         task = VirtualTask(self, work, label)
         self.tasks[task] = None
-        self.after(0.0, task.resume)
+        self.call_later(0.0, task.resume)
         return task
 
     def run(self) -> None:
-        """Let everything happen that will; complain if someone then still waits."""
+        """Run all scheduled actions; raise `Deadlock` if a task then still waits."""
         agenda, pop, due = self._agenda, heapq.heappop, self._next
         while agenda or due:
             if due and not (agenda and agenda[0][0] == self.now):

@@ -1,4 +1,4 @@
-"""A simulated learner that keeps to a written order."""
+"""A simulated learner that follows a recorded order of events."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ __all__ = ["ReplayOrder"]
 
 
 class ReplayOrder:
-    """Lets a learner's doings happen in the order of ``tokens``, each when those before it have happened."""
+    """Lets a learner's events happen in the order of ``tokens``: each waits for all before it."""
 
-    def __init__(self, kernel: VirtualLoop, member: str, tokens: Sequence[str]) -> None:
-        self._kernel, self._who, self._tokens, self._turn = kernel, member, tokens, 0
+    def __init__(self, loop: VirtualLoop, member: str, tokens: Sequence[str]) -> None:
+        self._loop, self._member, self._tokens, self._turn = loop, member, tokens, 0
         self._waiting: dict[str, deque[Callable[[str], None]]] = defaultdict(deque)
 
     async def mark(self, what: str) -> None:
-        """Wait for our turn."""
+        """Wait until event ``what`` is next in the order."""
         await _Turn(self, what)
 
     async def claimed(self, base: int) -> int:
-        """Wait for our turn, and claim what was claimed."""
+        """Wait for the next claim in the order; return the number that was claimed."""
         return int((await _Turn(self, "c"))[1:])
 
     def serving(self, strategy: Strategy) -> Strategy:
-        """Return the strategy itself: who is served when is decided as requests arrive."""
+        """Return the strategy itself: `serve_in_turn` orders the requests as they arrive."""
         return strategy
 
     def serve_in_turn(self, source: int, action: Callable[[], None]) -> None:
-        """Have ``action`` called when it is the turn of this request."""
+        """Call ``action`` when a request of rank ``source`` is next in the order."""
         self.wait(f"s{source}", lambda _: action())
 
     def wait(self, what: str, action: Callable[[str], None]) -> None:
-        """Have ``action`` called in its turn."""
+        """Call ``action`` with the token when ``what`` is next in the order."""
         self._waiting[what].append(action)
-        self._go_on()
+        self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         while self._turn < len(self._tokens):
             token = self._tokens[self._turn]
             queue = self._waiting["c" if token[0] == "c" else token]
@@ -49,26 +49,26 @@ class ReplayOrder:
                 return
             self._turn += 1
             action = queue.popleft()
-            self._kernel.after(0.0, lambda action=action, token=token: action(token))  # type: ignore[misc]
+            self._loop.call_later(0.0, lambda action=action, token=token: action(token))  # type: ignore[misc]
         for what, queue in self._waiting.items():
             if queue:
-                raise Mismatch(f"{self._who} did {what!r} after the end of the recorded order")
+                raise Mismatch(f"{self._member} did {what!r} after the end of the recorded order")
 
 
 class _Turn:
-    """Our turn; the learner goes on at that very moment, before anything else happens."""
+    """Our turn; the learner continues at that very moment, before any other event."""
 
     def __init__(self, order: ReplayOrder, what: str) -> None:
         self._order, self._what = order, what
 
     def __await__(self) -> Generator[VirtualFuture[Any], None, str]:
-        event: VirtualFuture[str] = VirtualFuture(f"its turn to go on with {self._what!r}, as recorded")
+        future: VirtualFuture[str] = VirtualFuture(f"its turn for {self._what!r}, as recorded")
 
         def go(token: str) -> None:
-            event.value, event.done = token, True
-            for resume in event.waiting:
+            future.value, future.done = token, True
+            for resume in future.callbacks:
                 resume()
 
         self._order.wait(self._what, go)
-        yield event
-        return event.value
+        yield future
+        return future.value

@@ -2,39 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
 from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.learner import Learner
-from roundelay.runtimes.simulator.event_loop import VirtualFuture
+from roundelay.runs.record import Record
+from roundelay.runtimes.cluster import Cluster
+from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop
+from roundelay.runtimes.simulator.network import SimulatedNetwork
+from roundelay.runtimes.simulator.recorded_order import ReplayOrder
 from roundelay.strategy import Strategy
 
-if TYPE_CHECKING:
-    from roundelay.runtimes.simulator.simulation import Simulation
-
-__all__ = ["SimulatedCommunicator", "SimulatedGroup", "SimulatedRank"]
+__all__ = ["SimulatedCluster", "SimulatedCommunicator", "SimulatedGroup", "SimulatedRank", "not_serving"]
 
 T = TypeVar("T")
 
 
+def not_serving() -> VirtualFuture[tuple[Learner, Strategy]]:
+    """Return the future of the learner and the strategy that will serve requests."""
+    return VirtualFuture("a learner that serves")
+
+
 @dataclass
 class SimulatedRank:
-    """One rank of the cluster: who sits there, and from when its serving is free."""
+    """One rank of the cluster, by its initial number."""
 
     member: str = ""
-    opened: VirtualFuture[tuple[Learner, Strategy]] = field(
-        default_factory=lambda: VirtualFuture("a learner that serves")
-    )
-    free: float = 0.0
-    owes: float = 0.0
-    """Seconds that answering has cost its learner, which its next gradient takes longer."""
-    held: list[Callable[[], None]] | None = None
-    """Where the learner stands still: what is to be done when it goes on."""
+    serving: VirtualFuture[tuple[Learner, Strategy]] = field(default_factory=not_serving)
+    free_at: float = 0.0
+    """When it has served all requests that have arrived."""
+    pending_seconds: float = 0.0
+    """Time that serving has cost the learner; its next gradient takes so much longer."""
+    deferred: list[Callable[[], None]] | None = None
+    """While the learner is stopped: what to do when it continues."""
+
+
+class SimulatedCluster(Protocol):
+    """What a simulated communicator needs of the simulation."""
+
+    loop: VirtualLoop
+    cluster: Cluster
+    network: SimulatedNetwork
+    record: Record
+    ranks: list[SimulatedRank]
+    generation: int
+    ended_early: bool
+    """Whether this generation has ended, for ``end_reason``, and no other has begun."""
+    end_reason: str
+    pending: dict[VirtualFuture[Any], None]
+    charges_learner: bool
+    """Whether an operation costs the learner itself time."""
+    mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None]
+
+    @property
+    def orders(self) -> Mapping[int, ReplayOrder]:
+        """The recorded orders that ranks follow, by rank."""
+
+    def send(self, x_bytes: int, source: int, target: int, arrived: Callable[[], None]) -> float:
+        """Send a message; return the seconds that it moves."""
+
+    def learner_seconds(self, x_bytes: float) -> float:
+        """Return the seconds that an operation costs the learner itself."""
+
+    def count_collective(self, operation: str, sizes: Sequence[int], members: Sequence[int]) -> None:
+        """Count the bytes that each member of a collective sends."""
+
+    def log_event(self, event: str, rank: int, source: int) -> None:
+        """Log an event, if a log is kept."""
 
 
 @dataclass(slots=True)
@@ -42,8 +81,7 @@ class _Call:
     """One rank's call of a collective."""
 
     rank: int
-
-    verb: str
+    operation: str
     x: Tensor
     sent: Tensor
     argument: float
@@ -51,20 +89,20 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Moving:
-    """How long the bytes of a verb are on the way; the rest of its time is waiting."""
+class _Progress:
+    """The label of an operation's future; ``seconds`` is how long its bytes move, the rest of its time is waiting."""
 
-    verb: str
+    operation: str
     number: int
     comm: SimulatedCommunicator
     peer: int | None = None
     seconds: float = 0.0
 
-    def __str__(self) -> str:  # made only when it is asked for, which is seldom
+    def __str__(self) -> str:  # called for deadlocks only
         if self.peer is None:
-            return f"{self.verb} {self.number} of {self.comm.size} ranks"
+            return f"{self.operation} {self.number} of {self.comm.size} ranks"
         number = f" {self.number}" if self.number else ""
-        return f"{self.verb}{number} {'from' if number else 'source'} {self.comm.name_of(self.peer)}"
+        return f"{self.operation}{number} from {self.comm.name_of(self.peer)}"
 
 
 @dataclass
@@ -73,45 +111,45 @@ class SimulatedGroup:
 
     members: tuple[int, ...]
     collectives: dict[int, list[_Call]] = field(default_factory=dict)
-    mail: dict[tuple[int, int, int], VirtualFuture[Tensor]] = field(default_factory=dict)
+    exchanges: dict[tuple[int, int, int], VirtualFuture[Tensor]] = field(default_factory=dict)
     splits: dict[tuple[int, int], SimulatedGroup] = field(default_factory=dict)
 
 
-class _Verb(Generic[T]):
-    """A verb under way; awaiting it records how long that took, the learner's own handling of ``x_bytes`` included."""
+class _Operation(Generic[T]):
+    """An operation under way; awaiting it records its time, with the learner's own time for ``x_bytes``."""
 
-    __slots__ = ("comm", "event", "x_bytes")
+    __slots__ = ("comm", "future", "x_bytes")
 
-    def __init__(self, comm: SimulatedCommunicator, event: VirtualFuture[T], x_bytes: float) -> None:
-        self.comm, self.event, self.x_bytes = comm, event, x_bytes
+    def __init__(self, comm: SimulatedCommunicator, future: VirtualFuture[T], x_bytes: float) -> None:
+        self.comm, self.future, self.x_bytes = comm, future, x_bytes
 
     def __await__(self) -> Generator[VirtualFuture[Any], None, T]:
-        sim, event = self.comm.sim, self.event
-        begin = sim.kernel.now
-        if not event.done:
-            yield event
-        if event.error is not None:
-            raise event.error
-        end = sim.kernel.now
-        handling = sim.handling(self.x_bytes) if sim.handles and self.comm.size > 1 else 0.0
-        if handling:
-            yield sim.kernel.sleep(handling)
-        if end > begin or handling:
-            label = event.label
-            moving = min(end - begin, label.seconds) if isinstance(label, _Moving) else 0.0
-            moving, end = moving + handling, sim.kernel.now
-            member = sim.seats[self.comm.members[self.comm.rank]].member
+        sim, future = self.comm.sim, self.future
+        begin = sim.loop.now
+        if not future.done:
+            yield future
+        if future.error is not None:
+            raise future.error
+        end = sim.loop.now
+        own = sim.learner_seconds(self.x_bytes) if sim.charges_learner and self.comm.size > 1 else 0.0
+        if own:
+            yield sim.loop.sleep(own)
+        if end > begin or own:
+            label = future.label
+            moving = min(end - begin, label.seconds) if isinstance(label, _Progress) else 0.0
+            moving, end = moving + own, sim.loop.now
+            member = sim.ranks[self.comm.members[self.comm.rank]].member
             sim.record.span("wait", member, begin, end - moving)
             sim.record.span("communicate", member, end - moving, end)
-        return event.value
+        return future.value
 
 
 class SimulatedCommunicator:
     """One rank's view of a group."""
 
-    def __init__(self, sim: Simulation, group: SimulatedGroup, rank: int) -> None:
+    def __init__(self, sim: SimulatedCluster, group: SimulatedGroup, rank: int) -> None:
         self.sim, self.group, self.members = sim, group, group.members
-        self.rank, self.size, self.epoch = rank, len(group.members), sim.epoch
+        self.rank, self.size, self.generation = rank, len(group.members), sim.generation
         self._collectives = self._splits = 0
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
@@ -121,37 +159,37 @@ class SimulatedCommunicator:
         return self._collective("mean", x, weight, self._mean)
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        """Everyone's ``x``."""
+        """Return ``x`` of all ranks."""
         return self._collective("gather", x, 0.0, self._gather)
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        """Copy ``root``'s ``x`` into everyone's."""
+        """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
         return self._collective("broadcast", x, root, self._broadcast)
 
     def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
-        """Send to one rank, receive from another."""
-        self._check_epoch()
+        """Send ``x`` to one rank, receive a tensor from another."""
+        self._check_generation()
         sim = self.sim
-        box = self._box(self.rank, to, self._next(self._sent, to))
+        message = self._message(self.rank, to, self._next(self._sent, to))
         copy = x.clone()
-        box.label.seconds = sim.send(  # type: ignore[attr-defined]  # a _Moving
+        message.label.seconds = sim.send(  # type: ignore[attr-defined]  # a _Progress
             x.nbytes,
             self.members[self.rank],
             self.members[to],
-            lambda: None if box.done else sim.kernel.happen(box, copy),
+            lambda: None if message.done else sim.loop.set_result(message, copy),
         )
-        return _Verb(self, self._box(source, self.rank, self._next(self._received, source)), x.nbytes)
+        return _Operation(self, self._message(source, self.rank, self._next(self._received, source)), x.nbytes)
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
-        """Have ``to`` serve our ``x``."""
-        self._check_epoch()
-        answer: VirtualFuture[Tensor] = VirtualFuture(_Moving("the answer", 0, self, to))
-        self.sim.pending[answer] = None
-        _Request(self, x.clone(), to, answer)
-        return _Verb(self, answer, x.nbytes)
+        """Send ``x`` to rank ``to``; return the reply of its strategy's `serve`."""
+        self._check_generation()
+        reply: VirtualFuture[Tensor] = VirtualFuture(_Progress("the reply", 0, self, to))
+        self.sim.pending[reply] = None
+        _Request(self, x.clone(), to, reply)
+        return _Operation(self, reply, x.nbytes)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        """Make the communicator of the group we are in."""
+        """Return the communicator of our group."""
         self._splits += 1
         index = next(k for k, group in enumerate(groups) if self.rank in group)
         ranks = list(groups[index])
@@ -159,21 +197,21 @@ class SimulatedCommunicator:
             (self._splits, index), SimulatedGroup(tuple(self.members[rank] for rank in ranks))
         )
         made = SimulatedCommunicator(self.sim, group, ranks.index(self.rank))
-        made.epoch = self.epoch  # not the cluster's, which has gone on where this learner was left out
+        made.generation = self.generation  # the cluster's is newer if this learner was excluded
         return made
 
     # -- collectives --------------------------------------------------------------------------------------------
 
     def _collective(
-        self, verb: str, x: Tensor, argument: float, deliver: Callable[[list[_Call]], None]
+        self, operation: str, x: Tensor, argument: float, deliver: Callable[[list[_Call]], None]
     ) -> Awaitable[Any]:
-        self._check_epoch()
+        self._check_generation()
         self._collectives += 1
         number, sim = self._collectives, self.sim
         calls = self.group.collectives.setdefault(number, [])
-        sent = x.clone() if verb == "broadcast" and self.rank == argument else x  # the root's may change at once
-        done: VirtualFuture[Any] = VirtualFuture(_Moving(verb, number, self))
-        call = _Call(self.rank, verb, x, sent, argument, done)
+        sent = x.clone() if operation == "broadcast" and self.rank == argument else x  # the root may change x at once
+        done: VirtualFuture[Any] = VirtualFuture(_Progress(operation, number, self))
+        call = _Call(self.rank, operation, x, sent, argument, done)
         if calls:
             self._check_match(number, calls[0], call)
         calls.append(call)
@@ -182,15 +220,15 @@ class SimulatedCommunicator:
             del self.group.collectives[number]
             calls.sort(key=lambda made: made.rank)
             sizes = [made.x.nbytes for made in calls]
-            seconds, moving = sim.network.collective(verb, max(sizes), self.members)
+            seconds, moving = sim.network.collective(operation, max(sizes), self.members)
             for made in calls:
-                made.done.label.seconds = moving  # type: ignore[attr-defined]  # a _Moving
-            sim.count_collective(verb, sizes, self.members)
-            sim.kernel.after(seconds, lambda: deliver(calls))
-        return _Verb(self, call.done, x.nbytes)
+                made.done.label.seconds = moving  # type: ignore[attr-defined]  # a _Progress
+            sim.count_collective(operation, sizes, self.members)
+            sim.loop.call_later(seconds, lambda: deliver(calls))
+        return _Operation(self, call.done, x.nbytes)
 
     def _mean(self, calls: list[_Call]) -> None:
-        if calls[0].done.done:  # the epoch ended meanwhile
+        if calls[0].done.done:  # the generation has ended meanwhile
             return
         mean = self.sim.mean_of([call.x for call in calls], [call.argument for call in calls])
         for call in calls:
@@ -216,36 +254,36 @@ class SimulatedCommunicator:
 
     def _done(self, call: _Call, value: Any) -> None:
         self.sim.pending.pop(call.done, None)
-        self.sim.kernel.happen(call.done, value)
+        self.sim.loop.set_result(call.done, value)
 
     def _check_match(self, number: int, theirs: _Call, mine: _Call) -> None:
-        same_shape = mine.verb == "gather" or theirs.x.shape == mine.x.shape
-        same_root = mine.verb != "broadcast" or theirs.argument == mine.argument
-        if theirs.verb != mine.verb or theirs.x.dtype != mine.x.dtype or not (same_shape and same_root):
+        same_shape = mine.operation == "gather" or theirs.x.shape == mine.x.shape
+        same_root = mine.operation != "broadcast" or theirs.argument == mine.argument
+        if theirs.operation != mine.operation or theirs.x.dtype != mine.x.dtype or not (same_shape and same_root):
             raise Mismatch(
                 f"collective {number}: {self.name_of(theirs.rank)} called {_signature(theirs)}, "
                 f"{self.name_of(self.rank)} called {_signature(mine)}"
             )
 
-    # -- odds and ends ------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------
 
-    def _check_epoch(self) -> None:
-        if self.sim.over or self.epoch != self.sim.epoch:
-            raise LearnerLost(self.sim.reason)
+    def _check_generation(self) -> None:
+        if self.sim.ended_early or self.generation != self.sim.generation:
+            raise LearnerLost(self.sim.end_reason)
 
     def name_of(self, rank: int) -> str:
-        """Return the name of one of the group."""
-        return self.sim.seats[self.members[rank]].member
+        """Return the name of a rank of this group."""
+        return self.sim.ranks[self.members[rank]].member
 
-    def _box(self, source: int, target: int, number: int) -> VirtualFuture[Tensor]:
+    def _message(self, source: int, target: int, number: int) -> VirtualFuture[Tensor]:
         key = (source, target, number)
-        box = self.group.mail.get(key)
-        if box is None:
-            box = self.group.mail[key] = VirtualFuture(_Moving("exchange", number, self, source))
-            self.sim.pending[box] = None
+        message = self.group.exchanges.get(key)
+        if message is None:
+            message = self.group.exchanges[key] = VirtualFuture(_Progress("exchange", number, self, source))
+            self.sim.pending[message] = None
         else:
-            del self.group.mail[key]  # the other side has it
-        return box
+            del self.group.exchanges[key]  # the other side has it
+        return message
 
     @staticmethod
     def _next(counts: dict[int, int], peer: int) -> int:
@@ -254,63 +292,63 @@ class SimulatedCommunicator:
 
 
 class _Request:
-    """A request on its way: there, into the queue of those to be served, and back."""
+    """A request under way: to its target, through the target's queue, and back."""
 
-    def __init__(self, comm: SimulatedCommunicator, x: Tensor, to: int, answer: VirtualFuture[Tensor]) -> None:
-        self.comm, self.sim, self.x, self.answer = comm, comm.sim, x, answer
+    def __init__(self, comm: SimulatedCommunicator, x: Tensor, to: int, reply: VirtualFuture[Tensor]) -> None:
+        self.comm, self.sim, self.x, self.reply_future = comm, comm.sim, x, reply
         self.source, self.target = comm.members[comm.rank], comm.members[to]
         self.moving = self.sim.send(x.nbytes, self.source, self.target, self.arrive)
 
     def arrive(self) -> None:
-        """Queue for being served, once the learner lets requests in."""
-        sim, seat = self.sim, self.sim.seats[self.target]
-        if not seat.opened.done:
-            seat.opened.waiting.append(self.arrive)
+        """Join the queue, as soon as the target serves requests."""
+        sim, rank = self.sim, self.sim.ranks[self.target]
+        if not rank.serving.done:
+            rank.serving.callbacks.append(self.arrive)
             return
-        if seat.held is not None:
-            seat.held.append(self.arrive)
+        if rank.deferred is not None:
+            rank.deferred.append(self.arrive)
             return
-        self.begin = max(sim.kernel.now, seat.free)
-        busy = 0.0 if sim.network.still else self.x.nbytes * sim.network.scale / sim.cluster.serving_bandwidth
-        seat.free, self.moving = self.begin + busy, self.moving + busy
+        self.begin = max(sim.loop.now, rank.free_at)
+        busy = 0.0 if sim.network.paused else self.x.nbytes * sim.network.scale / sim.cluster.serving_bandwidth
+        rank.free_at, self.moving = self.begin + busy, self.moving + busy
         order = sim.orders.get(self.target)
         if order is not None:
             order.serve_in_turn(self.comm.rank, self.serve)
         else:
-            sim.kernel.after(seat.free - sim.kernel.now, self.serve)
+            sim.loop.call_later(rank.free_at - sim.loop.now, self.serve)
 
     def serve(self) -> None:
-        """Have the strategy answer."""
-        sim, seat = self.sim, self.sim.seats[self.target]
-        if self.answer.done or not seat.opened.done:  # the epoch is over, or the learner is dead
+        """Let the strategy serve the request."""
+        sim, rank = self.sim, self.sim.ranks[self.target]
+        if self.reply_future.done or not rank.serving.done:  # the generation has ended, or the learner is dead
             return
-        if seat.held is not None:
-            seat.held.append(self.serve)
+        if rank.deferred is not None:
+            rank.deferred.append(self.serve)
             return
-        learner, strategy = seat.opened.value
-        sim.record.span("serve", seat.member, self.begin, sim.kernel.now, source=self.comm.rank)
-        if sim.handles:
-            seat.owes += sim.handling(self.x.nbytes)
+        learner, strategy = rank.serving.value
+        sim.record.span("serve", rank.member, self.begin, sim.loop.now, source=self.comm.rank)
+        if sim.charges_learner:
+            rank.pending_seconds += sim.learner_seconds(self.x.nbytes)
         given = strategy.serve(learner, self.x, self.comm.rank)
-        sim.logged("serve", self.target, self.comm.rank)
+        sim.log_event("serve", self.target, self.comm.rank)
         if isinstance(given, DeferredReply):
-            given.on_send(self.reply)
+            given.on_send(self.send_reply)
         else:
-            self.reply(given)
+            self.send_reply(given)
 
-    def reply(self, answer: Tensor) -> None:
-        """Send the answer back."""
-        copy = answer.clone()
-        moving = self.sim.send(answer.nbytes, self.target, self.source, lambda: self.deliver(copy))
-        self.answer.label.seconds = self.moving + moving  # type: ignore[attr-defined]  # a _Moving
+    def send_reply(self, reply: Tensor) -> None:
+        """Send the reply back."""
+        copy = reply.clone()
+        moving = self.sim.send(reply.nbytes, self.target, self.source, lambda: self.deliver(copy))
+        self.reply_future.label.seconds = self.moving + moving  # type: ignore[attr-defined]  # a _Progress
 
-    def deliver(self, answer: Tensor) -> None:
-        """Let the answer be there."""
-        if not self.answer.done:
-            self.sim.pending.pop(self.answer, None)
-            self.sim.kernel.happen(self.answer, answer)
+    def deliver(self, reply: Tensor) -> None:
+        """Complete the request."""
+        if not self.reply_future.done:
+            self.sim.pending.pop(self.reply_future, None)
+            self.sim.loop.set_result(self.reply_future, reply)
 
 
 def _signature(call: _Call) -> str:
-    root = f", root={int(call.argument)}" if call.verb == "broadcast" else ""
-    return f"{call.verb}({tuple(call.x.shape)} {str(call.x.dtype).removeprefix('torch.')}{root})"
+    root = f", root={int(call.argument)}" if call.operation == "broadcast" else ""
+    return f"{call.operation}({tuple(call.x.shape)} {str(call.x.dtype).removeprefix('torch.')}{root})"

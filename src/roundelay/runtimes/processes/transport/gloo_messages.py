@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
-from roundelay.runtimes.processes.transport.key_value_store import reason
+from roundelay.runtimes.processes.transport.key_value_store import torch_message
 from roundelay.runtimes.processes.transport.messages import HEADER, MAGIC, Kind, Label, Layout, Message, raw_bytes
 
 __all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooTransport", "interrupt"]
@@ -29,10 +29,10 @@ T = TypeVar("T")
 FOREVER = datetime.timedelta(days=365)
 AT_ONCE = datetime.timedelta(milliseconds=1)
 HEADERS, BODIES, UNUSED_TAG = 1, 2, 77  # tags
-ENVELOPE_BYTES = 2048  # a header, and the body behind it where that is short: one message instead of two
-PART_SECONDS = 2.0  # how long we wait for the others' farewell
+PACKET_BYTES = 2048  # a header, and the body behind it where that is short: one message instead of two
+CLOSE_SECONDS = 2.0  # how long we wait for the others' farewell
 KEPT_BUFFERS = 4  # of one size; the rest goes back to the system
-FAREWELL = Label(Kind.FAREWELL, 0, 0)
+CLOSE = Label(Kind.CLOSE, 0, 0)
 
 
 class GlooGroup(Protocol):
@@ -61,11 +61,11 @@ class GlooTransport:
         self.rank, self.size = rank, size
         self._connect, self._lost = connect, lost
         self._group: GlooGroup | None = None
-        self._outboxes: dict[int, queue.SimpleQueue[_Letter]] = {}
+        self._outboxes: dict[int, queue.SimpleQueue[_Outgoing]] = {}
         self._inbox: dict[tuple[int, Label], deque[Message]] = defaultdict(deque)
         self._requests: deque[Message] = deque()
-        self._news = threading.Condition()
-        self._why: str | None = None
+        self._changed = threading.Condition()
+        self._end_reason: str | None = None
         self._closed = False
         self._buffers = _Buffers()
         self._threads: list[threading.Thread] = []
@@ -77,15 +77,15 @@ class GlooTransport:
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
         """Copy ``x``, to be sent in the background."""
-        if self._why is not None:
-            raise LearnerLost(self._why)
-        letter = _Letter(label, x.detach().cpu().contiguous(), self._buffers)
+        if self._end_reason is not None:
+            raise LearnerLost(self._end_reason)
+        letter = _Outgoing(label, x.detach().cpu().contiguous(), self._buffers)
         self._outbox(to).put(letter)
         return letter.nbytes
 
     def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if it has come."""
-        with self._news:
+        with self._changed:
             waiting = self._inbox.get((source, label))
             if not waiting:
                 return None
@@ -100,42 +100,42 @@ class GlooTransport:
 
     def wait(self, check: Callable[[], T | None], *, requests: bool = False) -> T:
         """Block until ``check`` returns something."""
-        with self._news:
+        with self._changed:
             while True:
                 result = check()
                 if result is not None:
                     return result
-                if self._why is not None:
-                    raise LearnerLost(self._why)
-                self._news.wait()
+                if self._end_reason is not None:
+                    raise LearnerLost(self._end_reason)
+                self._changed.wait()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Have all who wait check again."""
-        with self._news:
-            self._news.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def abort(self, reason: str) -> None:
         """Have all who wait raise."""
-        with self._news:
-            self._why = self._why or reason
-            self._news.notify_all()
+        with self._changed:
+            self._end_reason = self._end_reason or reason
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Send what is left to send and part from all peers; where one is lost, just close the connections."""
-        with self._news:
+        with self._changed:
             self._closed = True
         if self._group is None:  # never connected, or not yet: whoever connects will see that it is too late
             return
-        if self._why is None:
+        if self._end_reason is None:
             for peer in range(self.size):
                 if peer != self.rank:
-                    self._outbox(peer).put(_Letter(FAREWELL, torch.zeros(0, dtype=torch.uint8), self._buffers))
-            self._join(PART_SECONDS)
+                    self._outbox(peer).put(_Outgoing(CLOSE, torch.zeros(0, dtype=torch.uint8), self._buffers))
+            self._join(CLOSE_SECONDS)
         if any(thread.is_alive() for thread in self._threads):
             interrupt(self._group, self.rank, self.size)
             for outbox in self._outboxes.values():
-                outbox.put(_Letter(FAREWELL, torch.zeros(0, dtype=torch.uint8), self._buffers))
-            self._join(PART_SECONDS)
+                outbox.put(_Outgoing(CLOSE, torch.zeros(0, dtype=torch.uint8), self._buffers))
+            self._join(CLOSE_SECONDS)
         self._group = None
 
     def _join(self, seconds: float) -> None:
@@ -150,10 +150,10 @@ class GlooTransport:
         try:
             group = self._connect()
         except RuntimeError as error:  # torch has no narrower one
-            self._report(f"connecting failed: {reason(error)}")
+            self._report(f"connecting failed: {torch_message(error)}")
             return
-        with self._news:
-            if self._closed or self._why is not None:
+        with self._changed:
+            if self._closed or self._end_reason is not None:
                 return
             self._group = group
             for peer in range(self.size):
@@ -161,8 +161,8 @@ class GlooTransport:
                     self._start(self._listen, peer, f"from {peer}")
         self._connected.set()
 
-    def _outbox(self, to: int) -> queue.SimpleQueue[_Letter]:
-        with self._news:
+    def _outbox(self, to: int) -> queue.SimpleQueue[_Outgoing]:
+        with self._changed:
             if to not in self._outboxes:
                 self._outboxes[to] = queue.SimpleQueue()
                 self._start(self._write, to, f"to {to}")
@@ -177,21 +177,21 @@ class GlooTransport:
         """Send what is put into the outbox, until the farewell."""
         outbox = self._outboxes[to]
         while not self._connected.wait(0.1):
-            if self._closed or self._why is not None:
+            if self._closed or self._end_reason is not None:
                 return
         group = self._group
         while group is not None:
             letter = outbox.get()
             try:
-                works = [group.send([letter.envelope], to, HEADERS)]
+                works = [group.send([letter.packet], to, HEADERS)]
                 if letter.body is not None:
                     works.append(group.send([letter.body], to, BODIES))
                 for work in works:
                     work.wait(FOREVER)
             except RuntimeError as error:
-                self._report(f"rank {to} is gone: {reason(error)}")
+                self._report(f"rank {to} is gone: {torch_message(error)}")
                 return
-            if letter.label == FAREWELL:
+            if letter.label == CLOSE:
                 return
             letter.free()
 
@@ -199,64 +199,64 @@ class GlooTransport:
         """Receive what a peer sends, until it says farewell."""
         group = self._group
         assert group is not None
-        envelope = torch.empty(ENVELOPE_BYTES, dtype=torch.uint8)
+        envelope = torch.empty(PACKET_BYTES, dtype=torch.uint8)
         try:
             while True:
                 group.recv([envelope], source, HEADERS).wait(FOREVER)
-                label, layout = _Letter.read(envelope)
-                if label == FAREWELL:
+                label, layout = _Outgoing.read(envelope)
+                if label == CLOSE:
                     return
                 buffer = self._buffers.take(layout.nbytes)
-                if layout.nbytes <= ENVELOPE_BYTES - HEADER.size:
+                if layout.nbytes <= PACKET_BYTES - HEADER.size:
                     buffer.copy_(envelope[HEADER.size : HEADER.size + layout.nbytes])
                 else:
                     group.recv([buffer], source, BODIES).wait(FOREVER)
                 self._deliver(source, label, buffer, layout)
         except (RuntimeError, ValueError, IndexError) as error:
-            self._report(f"rank {source} is gone: {reason(error)}")
+            self._report(f"rank {source} is gone: {torch_message(error)}")
 
     def _deliver(self, source: int, label: Label, buffer: Tensor, layout: Layout) -> None:
         """Put a whole message where it will be found."""
         tensor = buffer.view(layout.dtype).view(layout.shape)
         message = Message(source, label, tensor, lambda: self._buffers.give(buffer))
-        with self._news:
+        with self._changed:
             if label.kind is Kind.REQUEST:
                 self._requests.append(message)
             else:
                 self._inbox[source, label].append(message)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _report(self, reason: str) -> None:
-        if not self._closed and self._why is None:
+        if not self._closed and self._end_reason is None:
             self._lost(reason)
 
 
-class _Letter:
+class _Outgoing:
     """A message to be sent: its header in an envelope, and the body behind it or, where that is long, beside it."""
 
     def __init__(self, label: Label, x: Tensor, buffers: _Buffers) -> None:
         layout = Layout.of(x)
         self.label, self.nbytes, self._buffers = label, HEADER.size + layout.nbytes, buffers
-        self.envelope = buffers.take(ENVELOPE_BYTES)
+        self.packet = buffers.take(PACKET_BYTES)
         self.body: Tensor | None = None
         header = HEADER.pack(MAGIC, *label, *layout.encode())
-        self.envelope[: HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-        if self.nbytes <= ENVELOPE_BYTES:
+        self.packet[: HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        if self.nbytes <= PACKET_BYTES:
             if layout.nbytes:
-                self.envelope[HEADER.size : self.nbytes] = raw_bytes(x)
+                self.packet[HEADER.size : self.nbytes] = raw_bytes(x)
         else:
             self.body = buffers.take(layout.nbytes).copy_(raw_bytes(x))
 
     def free(self) -> None:
         """Give the memory back, once it has been sent."""
-        for buffer in (self.envelope, self.body):
+        for buffer in (self.packet, self.body):
             if buffer is not None:
                 self._buffers.give(buffer)
 
     @staticmethod
-    def read(envelope: Tensor) -> tuple[Label, Layout]:
+    def read(packet: Tensor) -> tuple[Label, Layout]:
         """Read the header of an envelope."""
-        magic, kind, group, number, *layout = HEADER.unpack(envelope[: HEADER.size].numpy().tobytes())
+        magic, kind, group, number, *layout = HEADER.unpack(packet[: HEADER.size].numpy().tobytes())
         if magic != MAGIC:
             raise ValueError("what it sent is no message of ours")
         return Label(Kind(kind), group, number), Layout.decode(tuple(layout))

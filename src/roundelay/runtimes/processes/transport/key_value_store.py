@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch.distributed
 
-__all__ = ["KeyValueStore", "RawStore", "StoreGone", "connect_store", "keep_store", "reason"]
+__all__ = ["KeyValueStore", "RawStore", "StoreGone", "connect_store", "start_store", "torch_message"]
 
 FOREVER = datetime.timedelta(days=365)
 c10d: Any = torch.distributed  # its type information leaves out half of what we use
@@ -33,7 +33,7 @@ class KeyValueStore:
         """Make a client for another thread."""
         return KeyValueStore(self._another(), self._another)
 
-    def under(self, prefix: str) -> KeyValueStore:
+    def with_prefix(self, prefix: str) -> KeyValueStore:
         """Return the same store with a prefix before every key."""
         return KeyValueStore(c10d.PrefixStore(prefix, self.raw), lambda: c10d.PrefixStore(prefix, self._another()))
 
@@ -66,7 +66,7 @@ class KeyValueStore:
         """Return a log."""
         return str(self.raw.get(key), "ascii") if self.raw.check([key]) else ""
 
-    def settle(self, key: str, value: Any) -> Any:
+    def setdefault(self, key: str, value: Any) -> Any:
         """Write ``value`` unless somebody has written before; return what is there."""
         return json.loads(self.raw.compare_set(key, "", json.dumps(value)))
 
@@ -87,13 +87,13 @@ def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> Key
     return KeyValueStore(another(), another)
 
 
-def reason(error: BaseException) -> str:
+def torch_message(error: BaseException) -> str:
     """Return what torch complains of, in one line: neither the place in its source nor its advice."""
     line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return re.sub(r"^(\[[^]]*\.(cc|cpp|h):\d+\]\s*)+", "", line).partition(". This is typically")[0]
 
 
-def keep_store(host: str, port: int = 0) -> tuple[KeyValueStore, int]:
+def start_store(host: str, port: int = 0) -> tuple[KeyValueStore, int]:
     """Keep a store that listens on this address only; return it and its port."""
     listener = socket.create_server((host, port))
     port = listener.getsockname()[1]

@@ -41,7 +41,7 @@ class Kind(enum.IntEnum):
     REPLY = 3
     GATHER = 4
     CHECK = 5
-    FAREWELL = 6
+    CLOSE = 6
 
 
 class Label(NamedTuple):
@@ -119,7 +119,7 @@ class Transport(Protocol):
     def wait(self, check: Callable[[], T | None], *, requests: bool = False) -> T:
         """Block until ``check``, called again after whatever comes, returns something; raise when aborted."""
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Have all who wait in this process check again."""
 
     def abort(self, reason: str) -> None:

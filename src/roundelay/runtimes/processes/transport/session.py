@@ -39,17 +39,17 @@ class TimeRecorder(Protocol):
 class Session:
     """One membership epoch as this process sees it: the post, the baton, the strategy that answers requests."""
 
-    def __init__(self, post: Transport, baton: StrategyLock, diary: TimeRecorder) -> None:
-        self.post, self.baton, self.diary = post, baton, diary
+    def __init__(self, transport: Transport, strategy_lock: StrategyLock, recorder: TimeRecorder) -> None:
+        self.transport, self.strategy_lock, self.recorder = transport, strategy_lock, recorder
         self.groups: dict[int, tuple[int, ...]] = {}  # by key: world ranks, in the group's order
         self.learner: Learner | None = None
         self.strategy: Strategy | None = None
-        self.over: str | None = None
+        self.end_reason: str | None = None
         self.failure: BaseException | None = None
         self.closers: list[Callable[[], None]] = []
         self.threads: list[threading.Thread] = []
 
-    def enter(self, members: Sequence[int], path: str) -> int:
+    def add_group(self, members: Sequence[int], path: str) -> int:
         """Put down a group; return its key."""
         key = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=7).digest(), "little")
         self.groups[key] = tuple(members)
@@ -57,55 +57,55 @@ class Session:
 
     def abort(self, reason: str) -> None:
         """End this epoch: all who wait raise `LearnerLost`."""
-        if self.over is None:
-            self.over = reason
-            self.post.abort(reason)
+        if self.end_reason is None:
+            self.end_reason = reason
+            self.transport.abort(reason)
 
     def close(self) -> None:
         """Give back all that this epoch has used."""
         for close in self.closers:
             close()
-        self.post.close()
+        self.transport.close()
 
     def fail(self, error: BaseException) -> None:
         """Have the main thread raise what has gone wrong while serving."""
         self.failure = error
-        self.post.abort(f"serving failed: {error}")
+        self.transport.abort(f"serving failed: {error}")
 
     def wait(self, check: Callable[[], T | None]) -> T:
         """Wait for something to come, without the baton, and write the time down."""
         result = check()
         if result is not None:
             return result
-        begin = self.diary.now()
+        begin = self.recorder.now()
         try:
-            with self.baton.down():
-                return self.post.wait(check)
+            with self.strategy_lock.released():
+                return self.transport.wait(check)
         except LearnerLost:
             if self.failure is not None:
                 raise self.failure from None
             raise
         finally:
-            self.diary.span("wait", begin)
+            self.recorder.span("wait", begin)
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
         """Write the time inside down as communication."""
-        begin = self.diary.now()
+        begin = self.recorder.now()
         try:
             yield
         finally:
-            self.diary.span("communicate", begin)
+            self.recorder.span("communicate", begin)
 
-    def answer(self, theirs: Tensor, source: int) -> Tensor | DeferredReply:
+    def serve(self, theirs: Tensor, source: int) -> Tensor | DeferredReply:
         """Have the strategy answer; by whoever holds the baton."""
         if self.strategy is None or self.learner is None:
             raise CommunicationError("a request to oneself came before the strategy was set up")
-        begin = self.diary.now()
+        begin = self.recorder.now()
         try:
             return self.strategy.serve(self.learner, theirs.to(self.learner.weights.device), source)
         finally:
-            self.diary.span("serve", begin)
+            self.recorder.span("serve", begin)
 
 
 class PointToPoint:
@@ -113,15 +113,15 @@ class PointToPoint:
 
     def __init__(self, session: Session, members: Sequence[int], path: str = "world") -> None:
         self.session, self.members, self.path = session, tuple(members), path
-        self.key = session.enter(self.members, path)
-        self.rank, self.size = self.members.index(session.post.rank), len(self.members)
+        self.key = session.add_group(self.members, path)
+        self.rank, self.size = self.members.index(session.transport.rank), len(self.members)
         self._splits = 0
         self._requests = 0
         self._lent: dict[Kind, list[Message]] = {Kind.EXCHANGE: [], Kind.REPLY: []}
 
     def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         """Send ``x`` to one rank and receive the tensor that another sends us by the same verb."""
-        self._take_back(Kind.EXCHANGE)
+        self._reclaim_results(Kind.EXCHANGE)
         label = Label(Kind.EXCHANGE, self.key, 0)
         if to == self.rank and source == self.rank:
             mine = x.clone()
@@ -133,9 +133,9 @@ class PointToPoint:
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Have ``to``'s strategy `serve` our ``x``, whatever it is doing, and receive its answer."""
-        self._take_back(Kind.REPLY)
+        self._reclaim_results(Kind.REPLY)
         if to == self.rank:
-            return self._request_of_oneself(x)
+            return self._request_own(x)
         self._requests += 1
         number = self._requests
         self._send(to, Label(Kind.REQUEST, self.key, number), x)
@@ -148,20 +148,20 @@ class PointToPoint:
             if self.rank in group:
                 members = [self.members[rank] for rank in group]
                 made = self._make(members, f"{self.path}/{self._splits}.{index}")
-                self.session.post.poke()  # a request by way of the new group may have come already
+                self.session.transport.wake()  # a request by way of the new group may have come already
                 return made
         raise Mismatch(f"split: rank {self.rank} is in none of the groups {[list(group) for group in groups]}")
 
     def _make(self, members: Sequence[int], path: str) -> Communicator:
         raise NotImplementedError
 
-    def _request_of_oneself(self, x: Tensor) -> Awaitable[Tensor]:
+    def _request_own(self, x: Tensor) -> Awaitable[Tensor]:
         answers: list[Tensor] = []
-        answer = self.session.answer(x.clone(), self.rank)
+        answer = self.session.serve(x.clone(), self.rank)
 
         def given(tensor: Tensor) -> None:
             answers.append(tensor.clone())
-            self.session.post.poke()
+            self.session.transport.wake()
 
         if isinstance(answer, DeferredReply):
             answer.on_send(given)
@@ -171,15 +171,15 @@ class PointToPoint:
 
     def _send(self, to: int, label: Label, x: Tensor) -> None:
         with self.session.communicating():
-            self.session.diary.sent(self.session.post.send(self.members[to], label, x))
+            self.session.recorder.sent(self.session.transport.send(self.members[to], label, x))
 
     def _receive(self, source: int, label: Label, like: Tensor) -> Tensor:
-        post, sender = self.session.post, self.members[source]
+        post, sender = self.session.transport, self.members[source]
         message = self.session.wait(lambda: post.receive(sender, label))
         self._lent[label.kind].append(message)
         return message.tensor if message.tensor.device == like.device else message.tensor.to(like.device)
 
-    def _take_back(self, kind: Kind) -> None:
+    def _reclaim_results(self, kind: Kind) -> None:
         """Give back what was lent to the strategy: it has been read by now."""
         lent = self._lent[kind]
         for message in lent:
@@ -191,11 +191,11 @@ def serve_next(session: Session, message: Message) -> None:
     """Answer one request; by whoever holds the baton."""
     members = session.groups[message.label.group]
     label = Label(Kind.REPLY, message.label.group, message.label.number)
-    answer = session.answer(message.tensor, members.index(message.source))
+    answer = session.serve(message.tensor, members.index(message.source))
 
     def send(tensor: Tensor) -> None:
-        if session.over is None:
-            session.diary.sent(session.post.send(message.source, label, tensor))
+        if session.end_reason is None:
+            session.recorder.sent(session.transport.send(message.source, label, tensor))
 
     if isinstance(answer, DeferredReply):
         answer.on_send(send)

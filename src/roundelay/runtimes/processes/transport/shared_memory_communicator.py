@@ -18,14 +18,14 @@ from roundelay.runtimes.processes.transport.shared_memory_segments import LINE, 
 from roundelay.runtimes.strategy_lock import Blocking
 from roundelay.runtimes.weighted_mean import divide, scale
 
-__all__ = ["SharedCommunicator"]
+__all__ = ["SharedMemoryCommunicator"]
 
-VERBS = ("mean", "gather", "broadcast")
+OPERATIONS = ("mean", "gather", "broadcast")
 CHUNK_BYTES = 1 << 19  # what is added up stays in the cache
 BROADCASTS_AHEAD = 4  # how many vectors a root may be ahead of the others
 
 
-class SharedCommunicator(PointToPoint):
+class SharedMemoryCommunicator(PointToPoint):
     """A communicator whose members all run on one host.
 
     A collective begins when it is called: its vector is published then.  The rest needs nothing of the others but that
@@ -36,13 +36,13 @@ class SharedCommunicator(PointToPoint):
     """
 
     def __init__(
-        self, session: Session, post: SharedMemoryTransport, members: Sequence[int], path: str = "world"
+        self, session: Session, transport: SharedMemoryTransport, members: Sequence[int], path: str = "world"
     ) -> None:
         super().__init__(session, members, path)
-        self.post = post
-        self._ring = post.arena.take(RING_BYTES)
-        post.segment.bytes[self._ring : self._ring + RING_BYTES].zero_()
-        post.segment.enter(self.key, self._ring)
+        self.transport = transport
+        self._ring = transport.arena.take(RING_BYTES)
+        transport.segment.bytes[self._ring : self._ring + RING_BYTES].zero_()
+        transport.segment.enter(self.key, self._ring)
         self._rings: dict[int, int] = {self.rank: self._ring}  # by rank in the group
         self._number = 0
         self._pending: deque[_Collective] = deque()
@@ -68,13 +68,13 @@ class SharedCommunicator(PointToPoint):
         return self._begin(_Collective("broadcast", x, root=root))
 
     def _make(self, members: Sequence[int], path: str) -> Communicator:
-        return SharedCommunicator(self.session, self.post, members, path)
+        return SharedMemoryCommunicator(self.session, self.transport, members, path)
 
     # -- beginning ----------------------------------------------------------------------------------------------
 
     def _begin(self, collective: _Collective) -> Awaitable[Any]:
-        if self.session.over is not None:
-            raise LearnerLost(self.session.over)
+        if self.session.end_reason is not None:
+            raise LearnerLost(self.session.end_reason)
         with self.session.communicating():
             self._reclaim()
             if self._number - self._all_done() >= RING:
@@ -84,25 +84,25 @@ class SharedCommunicator(PointToPoint):
         return Blocking(lambda: self._await(collective))
 
     def _publish(self, collective: _Collective) -> None:
-        post, layout = self.post, collective.layout
+        post, layout = self.transport, collective.layout
         collective.number = number = self._number
         block = 0
-        if collective.verb != "broadcast" or collective.root == self.rank:
-            chunks = _Chunks(layout, self.size) if collective.verb == "mean" else None
+        if collective.operation != "broadcast" or collective.root == self.rank:
+            chunks = _Chunks(layout, self.size) if collective.operation == "mean" else None
             block = post.arena.take(layout.nbytes if chunks is None else chunks.nbytes)
             post.segment.view(block, layout).copy_(collective.x)
             if chunks is not None:
                 chunks.clear(post.segment, block)
             self._blocks.append((number, block))
-            self.session.diary.sent(layout.nbytes)
+            self.session.recorder.sent(layout.nbytes)
         collective.parts[self.rank] = _Part(
-            collective.verb, collective.root, collective.weight, block, collective.layout
+            collective.operation, collective.root, collective.weight, block, collective.layout
         )
-        verb = VERBS.index(collective.verb) + len(VERBS) * collective.root
+        verb = OPERATIONS.index(collective.operation) + len(OPERATIONS) * collective.root
         post.segment.write(self._ring, number, verb, bits_of(collective.weight), 0, block, *layout.encode(), 0)
         self._number += 1
         self._pending.append(collective)
-        post.tell(self.members)
+        post.notify(self.members)
 
     def _reclaim(self) -> None:
         # A block is in use until the others have read it, and until we have completed the collective ourselves: our
@@ -110,7 +110,7 @@ class SharedCommunicator(PointToPoint):
         ours = self._pending[0].number if self._pending else self._number
         done = min(self._all_done(), ours)
         while self._blocks and self._blocks[0][0] < done:
-            self.post.arena.give(self._blocks.popleft()[1])
+            self.transport.arena.give(self._blocks.popleft()[1])
 
     def _all_done(self) -> int:
         """Return how many collectives all others have done with."""
@@ -118,14 +118,14 @@ class SharedCommunicator(PointToPoint):
         for rank in range(self.size):
             if rank != self.rank:
                 ring = self._find(rank)
-                done = min(done, self.post.segments[self.members[rank]].taken(ring) if ring is not None else 0)
+                done = min(done, self.transport.segments[self.members[rank]].taken(ring) if ring is not None else 0)
         return done
 
     def _find(self, rank: int) -> int | None:
         """Return where a member keeps its collectives, once it has made this group, too."""
         ring = self._rings.get(rank)
         if ring is None:
-            ring = self.post.segments[self.members[rank]].find(self.key)
+            ring = self.transport.segments[self.members[rank]].find(self.key)
             if ring is not None:
                 self._rings[rank] = ring
         return ring
@@ -144,21 +144,21 @@ class SharedCommunicator(PointToPoint):
             for rank in self._needed(collective):
                 self._await_rank(collective, rank)
             with self.session.communicating():
-                collective.result = getattr(self, f"_do_{collective.verb}")(collective)
+                collective.result = getattr(self, f"_do_{collective.operation}")(collective)
             collective.completed = True
             self._pending.popleft()
-            self.post.segment.take(self._ring, collective.number + 1)
-            if collective.verb == "broadcast":
-                self._hold_back(collective)
+            self.transport.segment.take(self._ring, collective.number + 1)
+            if collective.operation == "broadcast":
+                self._limit_lead(collective)
 
     def _needed(self, collective: _Collective) -> Sequence[int]:
-        if collective.verb == "broadcast":
+        if collective.operation == "broadcast":
             return () if collective.root == self.rank else (collective.root,)
         return [rank for rank in range(self.size) if rank != self.rank]
 
     def _await_rank(self, collective: _Collective, rank: int) -> None:
         """Wait until a member has published its part, and see that it is of the same collective."""
-        segment, number = self.post.segments[self.members[rank]], collective.number
+        segment, number = self.transport.segments[self.members[rank]], collective.number
 
         def published() -> bool | None:
             ring = self._find(rank)
@@ -167,25 +167,29 @@ class SharedCommunicator(PointToPoint):
         self.session.wait(published)
         verb, bits, _, block, *layout = segment.entry(self._rings[rank], number)
         theirs = _Part(
-            VERBS[verb % len(VERBS)], verb // len(VERBS), weight_of(bits), block, Layout.decode(tuple(layout))
+            OPERATIONS[verb % len(OPERATIONS)],
+            verb // len(OPERATIONS),
+            weight_of(bits),
+            block,
+            Layout.decode(tuple(layout)),
         )
         if not theirs.fits(collective):
             raise Mismatch(f"collective {number}: rank {rank} called {theirs}, rank {self.rank} called {collective}")
         collective.parts[rank] = theirs
 
-    def _hold_back(self, collective: _Collective) -> None:
+    def _limit_lead(self, collective: _Collective) -> None:
         """Have a root wait for the others, lest it fill the memory with vectors that nobody has read."""
         if collective.root == self.rank:
             self.session.wait(lambda: self._all_done() > collective.number - BROADCASTS_AHEAD or None)
         else:
-            self.post.tell([self.members[collective.root]])
+            self.transport.notify([self.members[collective.root]])
 
     # -- the collectives ----------------------------------------------------------------------------------------
 
     def _tensor(self, rank: int, collective: _Collective) -> Tensor:
         """Return what a member has published of a collective."""
         part = collective.parts[rank]
-        return self.post.segments[self.members[rank]].view(part.block, part.layout)
+        return self.transport.segments[self.members[rank]].view(part.block, part.layout)
 
     def _do_broadcast(self, collective: _Collective) -> Tensor:
         if collective.root != self.rank:
@@ -229,7 +233,7 @@ class SharedCommunicator(PointToPoint):
         out: Tensor,
     ) -> None:
         """Add up the chunks that nobody has added up yet, from our own first one on; copy the others."""
-        segments = [self.post.segments[member] for member in self.members]
+        segments = [self.transport.segments[member] for member in self.members]
         blocks = [collective.parts[rank].block for rank in range(self.size)]
         sums = [
             segments[rank].view(blocks[rank] + chunks.sums, Layout(collective.layout.dtype, (chunks.numel,)))
@@ -282,23 +286,23 @@ def _mean_of_chunk(out: Tensor, sources: Sequence[Tensor], weights: Sequence[flo
 class _Part:
     """What a member has published of a collective."""
 
-    def __init__(self, verb: str, root: int, weight: float, block: int, layout: Layout) -> None:
-        self.verb, self.root, self.weight, self.block, self.layout = verb, root, weight, block, layout
+    def __init__(self, operation: str, root: int, weight: float, block: int, layout: Layout) -> None:
+        self.operation, self.root, self.weight, self.block, self.layout = operation, root, weight, block, layout
 
     def fits(self, mine: _Collective) -> bool:
         """Tell whether this is a part of ``mine``."""
-        same = self.verb == mine.verb and self.root == mine.root and self.layout.dtype == mine.layout.dtype
-        return same and (mine.verb == "gather" or self.layout.nbytes == mine.layout.nbytes)
+        same = self.operation == mine.operation and self.root == mine.root and self.layout.dtype == mine.layout.dtype
+        return same and (mine.operation == "gather" or self.layout.nbytes == mine.layout.nbytes)
 
     def __str__(self) -> str:
-        return describe(self.verb, self.layout, self.root)
+        return describe(self.operation, self.layout, self.root)
 
 
 class _Collective:
     """A collective that we have called."""
 
-    def __init__(self, verb: str, x: Tensor, *, weight: float = 0.0, root: int = 0) -> None:
-        self.verb, self.x, self.weight, self.root = verb, x, weight, root
+    def __init__(self, operation: str, x: Tensor, *, weight: float = 0.0, root: int = 0) -> None:
+        self.operation, self.x, self.weight, self.root = operation, x, weight, root
         self.layout = Layout.of(x)
         self.number = -1
         self.parts: dict[int, _Part] = {}
@@ -306,12 +310,12 @@ class _Collective:
         self.result: Any = None
 
     def __str__(self) -> str:
-        return describe(self.verb, self.layout, self.root)
+        return describe(self.operation, self.layout, self.root)
 
 
-def describe(verb: str, layout: Layout, root: int) -> str:
+def describe(operation: str, layout: Layout, root: int) -> str:
     """Write a collective as it was called."""
-    what = f"{verb}{tuple(layout.shape)}"
-    if verb == "broadcast":
+    what = f"{operation}{tuple(layout.shape)}"
+    if operation == "broadcast":
         what += f" from {root}"
     return what if layout.dtype == torch.float32 else f"{what} of {str(layout.dtype).removeprefix('torch.')}"

@@ -26,7 +26,7 @@ from roundelay.runtimes.processes.transport.shared_memory_segments import (
 __all__ = ["SharedMemoryTransport"]
 
 T = TypeVar("T")
-NAP_SECONDS = 0.05  # a bell wakes us sooner
+LONGEST_SLEEP = 0.05  # a bell wakes us sooner
 
 
 class SharedMemoryTransport:
@@ -37,8 +37,8 @@ class SharedMemoryTransport:
         self.rank, self.size = 0, 1
         self.segments: list[Segment] = []
         self.arena: Arena
-        self._bells: list[list[Notifier]] = []
-        self._why: str | None = None
+        self._notifiers: list[list[Notifier]] = []
+        self._end_reason: str | None = None
         self._sent: dict[int, deque[int]] = defaultdict(deque)  # by ring: blocks under way
         self._first: dict[int, int] = defaultdict(int)  # by ring: which message the first of them is
         self._read: dict[int, int] = defaultdict(int)  # by ring: messages read
@@ -47,19 +47,19 @@ class SharedMemoryTransport:
         self._requests: deque[Message] = deque()
 
     @property
-    def card(self) -> dict[str, str]:
+    def address(self) -> dict[str, str]:
         """How others find our segment."""
         return {"path": f"/proc/{os.getpid()}/fd/{self._file}", "nonce": self.segment.nonce}
 
-    def begin(self, rank: int, cards: Sequence[dict[str, Any]]) -> None:
+    def connect(self, rank: int, addresses: Sequence[dict[str, Any]]) -> None:
         """Map everyone's segment."""
-        self.rank, self.size, self.arena = rank, len(cards), Arena(len(cards))
-        for other, card in enumerate(cards):
+        self.rank, self.size, self.arena = rank, len(addresses), Arena(len(addresses))
+        for other, card in enumerate(addresses):
             segment = self.segment if other == rank else Segment(card["path"])
             if segment.nonce != card["nonce"]:
                 raise CommunicationError(f"{card['path']}: not the memory of rank {other}")
             self.segments.append(segment)
-        self._bells = [[Notifier(segment, which, rank) for which in range(NUM_LANES)] for segment in self.segments]
+        self._notifiers = [[Notifier(segment, which, rank) for which in range(NUM_LANES)] for segment in self.segments]
 
     # -- the post -----------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class SharedMemoryTransport:
         self.segment.view(block, layout).copy_(x)
         self._sent[ring].append(block)
         self.segment.write(ring, number, *label, block, *layout.encode(), 0)
-        self._bells[to][which].ring()
+        self._notifiers[to][which].notify()
         return layout.nbytes
 
     def receive(self, source: int, label: Label) -> Message | None:
@@ -95,31 +95,31 @@ class SharedMemoryTransport:
 
     def wait(self, check: Callable[[], T | None], *, requests: bool = False) -> T:
         """Sleep on our bell until ``check`` returns something."""
-        bell = self._bells[self.rank][REQUESTS if requests else MAIN]
+        bell = self._notifiers[self.rank][REQUESTS if requests else MAIN]
         while True:
             value = bell.read()
             result = check()
             if result is not None:
                 return result
-            if self._why is not None:
-                raise LearnerLost(self._why)
-            bell.sleep(value, NAP_SECONDS)
+            if self._end_reason is not None:
+                raise LearnerLost(self._end_reason)
+            bell.sleep(value, LONGEST_SLEEP)
 
-    def tell(self, ranks: Sequence[int]) -> None:
+    def notify(self, ranks: Sequence[int]) -> None:
         """Wake these, for news in a collective."""
         for rank in ranks:
             if rank != self.rank:
-                self._bells[rank][MAIN].ring()
+                self._notifiers[rank][MAIN].notify()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Have all who wait in this process check again."""
-        for bell in self._bells[self.rank] if self._bells else ():
-            bell.ring()
+        for bell in self._notifiers[self.rank] if self._notifiers else ():
+            bell.notify()
 
     def abort(self, reason: str) -> None:
         """Have all who wait raise."""
-        self._why = self._why or reason
-        self.poke()
+        self._end_reason = self._end_reason or reason
+        self.wake()
 
     def close(self) -> None:
         """Let go of all memory; what was lent keeps its own."""
@@ -169,7 +169,7 @@ class SharedMemoryTransport:
         if count != before:
             self.segment.take(ring, count)
             if len(released) == 0 and count - before >= RING // 2:
-                self._bells[source][MAIN].ring()
+                self._notifiers[source][MAIN].notify()
 
 
 def bits_of(weight: float) -> int:

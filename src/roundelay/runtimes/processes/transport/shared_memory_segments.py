@@ -33,12 +33,12 @@ ENTRY = struct.Struct("13q")
 ENTRY_BYTES = 128
 RING_BYTES = 2 * LINE + RING * ENTRY_BYTES
 """A ring: how many were written, how many were taken from its counterpart, the entries."""
-NONCE, BELLS, DIRECTORY, LANES_AT = 0, LINE, 4096, 1 << 20
+NONCE, NOTIFIERS, DIRECTORY, LANES_AT = 0, LINE, 4096, 1 << 20
 DIRECTORY_ENTRIES = (LANES_AT - DIRECTORY) // 16 - 1
 NUM_LANES = 2
 MAIN, REQUESTS = range(NUM_LANES)
 FUTEX = {"x86_64": 202}
-FUTEX_WAIT, FUTEX_WAKE, EVERYBODY = 0, 1, 2**31 - 1
+FUTEX_WAIT, FUTEX_WAKE, ALL_WAITERS = 0, 1, 2**31 - 1
 
 
 def usable() -> bool:
@@ -56,21 +56,21 @@ class Notifier:
     Every ring writes a value that was not there before, so that none is missed by who looks first and sleeps after.
     """
 
-    def __init__(self, segment: Segment, lane: int, ringer: int) -> None:
-        self._word, self._index = segment.words, (BELLS + lane * LINE) // 4
-        self._address = ctypes.c_void_p(segment.address + BELLS + lane * LINE)
-        self._number, self._rings = FUTEX[platform.machine()], (ringer + 1) << 22
+    def __init__(self, segment: Segment, lane: int, sender: int) -> None:
+        self._word, self._index = segment.words, (NOTIFIERS + lane * LINE) // 4
+        self._address = ctypes.c_void_p(segment.address + NOTIFIERS + lane * LINE)
+        self._number, self._next_value = FUTEX[platform.machine()], (sender + 1) << 22
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall  # releases the interpreter's lock
 
     def read(self) -> int:
         """Return the word."""
         return self._word[self._index]
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake whoever sleeps."""
-        self._rings = self._rings & ~0x3FFFFF | (self._rings + 1) & 0x3FFFFF
-        self._word[self._index] = self._rings
-        self._syscall(self._number, self._address, FUTEX_WAKE, EVERYBODY, None, None, 0)
+        self._next_value = self._next_value & ~0x3FFFFF | (self._next_value + 1) & 0x3FFFFF
+        self._word[self._index] = self._next_value
+        self._syscall(self._number, self._address, FUTEX_WAKE, ALL_WAITERS, None, None, 0)
 
     def sleep(self, value: int, timeout_seconds: float) -> None:
         """Sleep until the word is no longer ``value``, or somebody rings, or for so long."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.processes.transport.gloo_messages import FOREVER, interrupt
-from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, reason
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, torch_message
 from roundelay.runtimes.processes.transport.messages import Kind, Label, Layout, raw_bytes
 from roundelay.runtimes.processes.transport.session import PointToPoint, Session
 from roundelay.runtimes.strategy_lock import Blocking
@@ -100,7 +100,7 @@ class TorchCommunicator(PointToPoint):
                 self._send(other, label, mine)
 
         def finish() -> list[Tensor]:
-            post, everyone = self.session.post, []
+            post, everyone = self.session.transport, []
             for rank, member in enumerate(self.members):
                 if rank == self.rank:
                     everyone.append(mine)
@@ -115,15 +115,15 @@ class TorchCommunicator(PointToPoint):
         return TorchCommunicator(self.session, members, self._connect, path)
 
     def _begin(
-        self, verb: str, x: Tensor, start: Callable[[ProcessGroup], Any], finish: Callable[[], Tensor]
+        self, operation: str, x: Tensor, start: Callable[[ProcessGroup], Any], finish: Callable[[], Tensor]
     ) -> Awaitable[Tensor]:
-        if self.session.over is not None:
-            raise LearnerLost(self.session.over)
+        if self.session.end_reason is not None:
+            raise LearnerLost(self.session.end_reason)
         self._sequence += 1
         _synchronize(x.device.type)  # our thread has another stream
-        collective = _Collective(self._sequence, verb, x, start)
+        collective = _Collective(self._sequence, operation, x, start)
         self._announce(collective)
-        self.session.diary.sent(collective.layout.nbytes)
+        self.session.recorder.sent(collective.layout.nbytes)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"collectives {self.path}", daemon=True)
             self._thread.start()
@@ -142,7 +142,7 @@ class TorchCommunicator(PointToPoint):
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (collective := self._works.get()) is not None and self.session.over is None:
+        while (collective := self._works.get()) is not None and self.session.end_reason is None:
             try:
                 self._compare(collective)
                 if collective.device not in self._groups:
@@ -152,29 +152,29 @@ class TorchCommunicator(PointToPoint):
             except (LearnerLost, Mismatch) as error:
                 collective.error = error
             except RuntimeError as error:  # torch has no narrower one: a peer is gone, or the group was closed on us
-                collective.error = LearnerLost(f"a {collective.verb} failed: {reason(error)}")
+                collective.error = LearnerLost(f"a {collective.operation} failed: {torch_message(error)}")
             collective.done = True
-            self.session.post.poke()
+            self.session.transport.wake()
 
     def _close(self) -> None:
         """Wake our thread, wherever it is."""
         self._works.put(None)
-        for device, group in self._groups.items() if self.session.over is not None else ():
+        for device, group in self._groups.items() if self.session.end_reason is not None else ():
             if device == "cuda":  # not run by any test: there is no GPU
                 group.abort()
             else:
                 interrupt(group, self.rank, self.size)
 
     def _announce(self, collective: _Collective) -> None:
-        text = f"{collective.verb}|{collective.layout.dtype}|{','.join(map(str, collective.layout.shape))}"
+        text = f"{collective.operation}|{collective.layout.dtype}|{','.join(map(str, collective.layout.shape))}"
         data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         after = self.members[(self.rank + 1) % self.size]
-        self.session.post.send(after, Label(Kind.CHECK, self.key, collective.number), data)
+        self.session.transport.send(after, Label(Kind.CHECK, self.key, collective.number), data)
 
     def _compare(self, collective: _Collective) -> None:
         """Wait until the previous rank has called a collective too, and see that it is this one."""
         before, label = (self.rank - 1) % self.size, Label(Kind.CHECK, self.key, collective.number)
-        post, member = self.session.post, self.members[before]
+        post, member = self.session.transport, self.members[before]
         message = post.wait(lambda: post.receive(member, label))
         verb, dtype, shape = bytes(message.tensor.tolist()).decode().split("|")
         message.release()
@@ -182,18 +182,18 @@ class TorchCommunicator(PointToPoint):
         numel = 1
         for length in shape.split(",") if shape else []:
             numel *= int(length)
-        if (verb, dtype, numel) != (collective.verb, str(mine.dtype), mine.nbytes // mine.dtype.itemsize):
+        if (verb, dtype, numel) != (collective.operation, str(mine.dtype), mine.nbytes // mine.dtype.itemsize):
             raise Mismatch(
                 f"collective {collective.number}: rank {before} called {verb}({shape}) {dtype}, "
-                f"rank {self.rank} called {collective.verb}({','.join(map(str, mine.shape))}) {mine.dtype}"
+                f"rank {self.rank} called {collective.operation}({','.join(map(str, mine.shape))}) {mine.dtype}"
             )
 
 
 class _Collective:
     """A collective under way."""
 
-    def __init__(self, number: int, verb: str, x: Tensor, start: Callable[[ProcessGroup], Any]) -> None:
-        self.number, self.verb, self.start = number, verb, start
+    def __init__(self, number: int, operation: str, x: Tensor, start: Callable[[ProcessGroup], Any]) -> None:
+        self.number, self.operation, self.start = number, operation, start
         self.layout, self.device = Layout.of(x), x.device.type
         self.done = False
         self.error: Exception | None = None
@@ -235,7 +235,7 @@ def _synchronize(device: str) -> None:
         torch.cuda.current_stream().synchronize()
 
 
-def connect_by_device(store: KeyValueStore, epoch: int, address: str) -> Connect:
+def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Connect:
     """Return what makes the groups of one epoch, each under a prefix of its own in the store.
 
     Gloo's are for tensors in host memory; NCCL's, for tensors on a GPU, have never been run.
@@ -243,7 +243,7 @@ def connect_by_device(store: KeyValueStore, epoch: int, address: str) -> Connect
 
     def connect(path: str, rank: int, size: int, device: str) -> ProcessGroup:
         own = store.clone()  # connecting cannot be stopped: it must hold nobody else's client
-        prefix = c10d.PrefixStore(f"{device}/{epoch}/{path}", own.raw)
+        prefix = c10d.PrefixStore(f"{device}/{generation}/{path}", own.raw)
         if device == "cuda":  # not run by any test: there is no GPU
             options = c10d.ProcessGroupNCCL.Options()
             options._timeout = FOREVER
