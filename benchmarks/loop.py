@@ -8,8 +8,8 @@ import torch
 
 from models import MODELS, Noise, sgd
 from ratios import interleave, ratio, show
+from roundelay.runtimes.awaitables import run_blocking
 from roundelay.runtimes.single_learner import LocalRuntime
-from roundelay.runtimes.strategy_lock import run_blocking
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-__all__ = ["Communicator", "DeferredReply"]
+__all__ = ["Communicator", "DeferredReply", "gather_json"]
 
 
 class Communicator(Protocol):
@@ -18,7 +20,8 @@ class Communicator(Protocol):
     collective works in place: do not use its tensor before the await; if it raises, the tensor is unchanged.
     `exchange`, `request` and the root of `broadcast` copy their tensor at once: it may change right after the call.
 
-    Results of `gather`, `exchange` and `request` are valid until the next operation of that kind.
+    Results of `gather`, `exchange` and `request` belong to the communicator: read them, do not write to them, and use
+    them only until the next operation of that kind begins on it.  They never share memory with the tensor given.
 
     Sums are taken in rank order wherever the runtime has the choice, so that runtimes agree to the bit.
     """
@@ -54,17 +57,23 @@ class DeferredReply:
     """A reply to a request that is sent later, by a later `serve`."""
 
     def __init__(self) -> None:
-        self._answer: Tensor | None = None
+        self._reply: Tensor | None = None
         self._send: Callable[[Tensor], None] | None = None
 
-    def send(self, answer: Tensor) -> None:
+    def send(self, reply: Tensor) -> None:
         """Send the reply now."""
-        self._answer = answer
+        self._reply = reply
         if self._send is not None:
-            self._send(answer)
+            self._send(reply)
 
     def on_send(self, send: Callable[[Tensor], None]) -> None:
         """Call ``send`` with the reply as soon as there is one; for runtimes."""
         self._send = send
-        if self._answer is not None:
-            send(self._answer)
+        if self._reply is not None:
+            send(self._reply)
+
+
+async def gather_json(comm: Communicator, value: Any) -> list[Any]:
+    """Return ``value`` of all ranks, in rank order."""
+    data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    return [json.loads(bytes(other.tolist())) for other in await comm.gather(data)]

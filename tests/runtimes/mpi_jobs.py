@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import NumericalError
 from roundelay.learner import Learner
+from roundelay.runtimes.awaitables import run_blocking
 from roundelay.runtimes.mpi import mpi_runtime as mpi
 from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
 from roundelay.runtimes.mpi.mpi_runtime import MpiRuntime
-from roundelay.runtimes.strategy_lock import run_blocking
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy

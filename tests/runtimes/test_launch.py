@@ -19,9 +19,8 @@ import pytest
 from roundelay import errors
 from roundelay.errors import CommunicationError, NumericalError, RoundelayError, SettingsError
 from roundelay.runs.record import merge_records
+from roundelay.runtimes.entry_point import find_entry, rebuild_error
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.launcher import rebuild
-from roundelay.runtimes.processes.learner_process import find_entry
 from roundelay.runtimes.processes.process_runtime import Options
 
 
@@ -38,10 +37,10 @@ def test_bad_arguments() -> None:
 
 
 def test_an_error_is_made_anew() -> None:
-    error = rebuild({"type": "MissingExtra", "message": "learner 1: no soxr", "traceback": "…"})
+    error = rebuild_error({"type": "MissingExtra", "message": "learner 1: no soxr", "traceback": "…"})
     assert type(error) is errors.MissingExtra
     assert str(error) == "learner 1: no soxr"
-    assert type(rebuild({"type": "ValueError", "message": "x", "traceback": ""})) is RoundelayError
+    assert type(rebuild_error({"type": "ValueError", "message": "x", "traceback": ""})) is RoundelayError
 
 
 def test_records_are_merged_by_time(tmp_path: Path) -> None:

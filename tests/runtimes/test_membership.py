@@ -123,22 +123,22 @@ def store() -> KeyValueStore:
 def test_the_first_reason_counts(store: KeyValueStore) -> None:
     announce_end(store, 3, [0, 1], "first")
     announce_end(store, 3, [0, 1], "second")
-    assert store.get("over/3") == "first"
-    assert store.has("poke/3/0")
-    assert store.has("poke/3/1")
+    assert store.get("end/3") == "first"
+    assert store.has("wake/3/0")
+    assert store.has("wake/3/1")
 
 
 def test_an_obituary_ends_the_newest_epoch_only(store: KeyValueStore) -> None:
-    store.set("view/0", {"members": [0, 1, 2]})
-    store.set("view/1", {"members": [0, 2]})
+    store.set("members/0", {"members": [0, 1, 2]})
+    store.set("members/1", {"members": [0, 2]})
     assert latest_members(store) == (1, [0, 2])
     report_death(store, 1, "gone long ago")
-    assert not store.has("over/1")
-    store.set("name/2", 5)
+    assert not store.has("end/1")
+    store.set("id/2", 5)
     assert current_id(store, 2) == 5
     report_death(store, 0, "gone now")
-    assert store.get("over/1") == "gone now"
-    assert not store.has("over/0")
+    assert store.get("end/1") == "gone now"
+    assert not store.has("end/0")
 
 
 def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
@@ -160,7 +160,7 @@ def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
     assert seen == [([{"holds": False}], [4, 7])]
     assert not membership.has_newcomers()
     assert not membership.has_newcomers("round 10")
-    store.append("asking", '{"id": 2, "report": {}}\n')
+    store.append("newcomers", '{"id": 2, "report": {}}\n')
     assert membership.has_newcomers()
     assert not membership.has_newcomers("round 10"), "what was settled stays so, for who comes late"
     assert membership.has_newcomers("round 20")

@@ -148,7 +148,7 @@ def test_waiting_leaves_the_core_to_others() -> None:
     [
         ("own", NumericalError, "learner 1: the loss is not what it was"),
         ("other", RoundelayError, "learner 1: ZeroDivisionError: by hand"),
-        ("kill", CommunicationError, "mpiexec: a rank was ended by SIGKILL; the run can be resumed"),
+        ("kill", CommunicationError, "mpiexec: a rank was ended by SIGKILL; resume the run"),
     ],
 )
 def test_a_rank_that_fails_ends_all(
@@ -170,7 +170,7 @@ def test_mismatched_collectives_are_named() -> None:
 
 
 def test_a_loss_cannot_be_survived() -> None:
-    with pytest.raises(CommunicationError, match="cannot survive; the run can be resumed"):
+    with pytest.raises(CommunicationError, match="does not survive; resume the run"):
         run("assemble_again", size=2)
 
 
@@ -260,14 +260,14 @@ def test_a_loop_of_the_users_own_that_raises_ends_all() -> None:
 def test_a_rank_that_leaves_early_ends_all() -> None:
     done = under_mpiexec(JOINING, "exit")
     assert done.returncode == 2
-    assert "roundelay: learner 1 left a run that others are still in" in done.stderr
+    assert "roundelay: learner 1 exited while others still train" in done.stderr
 
 
 def test_a_rank_under_mpiexec_that_fails_says_so_in_a_line() -> None:
     done = under_mpiexec(HERE, f"{JOBS}:assemble_again")
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("roundelay: ")]
-    assert lines[0].endswith("a learner was lost, which an MPI job cannot survive; the run can be resumed")
+    assert lines[0].endswith("a learner was lost, which an MPI job does not survive; resume the run")
 
 
 def test_what_rank_0_prepares_may_fail() -> None:

@@ -13,9 +13,9 @@ from roundelay.errors import CommunicationError, Mismatch
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
-from roundelay.runtimes.processes.transport.messages import Layout
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
 from roundelay.runtimes.processes.transport.shared_memory_segments import Arena, Notifier, Segment
+from roundelay.runtimes.tensor_layout import Layout
 
 needs_sharing = pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
 

@@ -1,65 +1,39 @@
-"""How strategy code runs in one thread at a time on real processes, and how its coroutines run to their end.
+"""The lock that lets one thread at a time run strategy code, on runtimes where awaiting blocks.
 
-Nothing here suspends: awaiting blocks, and a learner's coroutine runs to its end in one go.  A second thread serves
-requests.  The two hand each other a baton, so that strategy code changes hands only where it awaits or computes, as it
-does in the simulator.
+A learner's coroutine runs to its end in one thread; a second thread serves requests.  The two share one lock: strategy
+code switches threads only where it awaits or computes, as in the simulator.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
 
-__all__ = ["Blocking", "StrategyLock", "run_blocking"]
-
-T = TypeVar("T")
+__all__ = ["StrategyLock"]
 
 
 class StrategyLock:
-    """Held by the thread that runs strategy code; put down while it waits or computes."""
+    """Held by the thread that runs strategy code; released while that thread waits or computes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    @contextmanager
-    def acquired(self) -> Iterator[None]:
-        """Take it for a while."""
-        with self._lock:
-            yield
-
     def acquire(self) -> None:
-        """Take it until further notice."""
+        """Acquire the lock until further notice."""
         self._lock.acquire()
 
     @contextmanager
+    def acquired(self) -> Iterator[None]:
+        """Hold the lock inside."""
+        with self._lock:
+            yield
+
+    @contextmanager
     def released(self) -> Iterator[None]:
-        """Put it down for a while; only the thread that holds it may."""
+        """Release the lock inside; only the thread that holds it may call this."""
         self._lock.release()
         try:
             yield
         finally:
             self._lock.acquire()
-
-
-class Blocking(Generic[T]):
-    """An awaitable whose await is one blocking call, made at most once."""
-
-    def __init__(self, wait: Callable[[], T]) -> None:
-        self._wait = wait
-
-    def __await__(self) -> Generator[None, None, T]:
-        return self._wait()
-        yield  # type: ignore[unreachable]  # it makes this a generator, as __await__ must be
-
-
-def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine whose awaits all block, to its end."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    work.close()
-    raise RuntimeError("a strategy awaited something that is not a communicator's")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from roundelay.communicator import Communicator
+from roundelay.communicator import gather_json
 from roundelay.errors import LearnerLost, Mismatch, NumericalError
 from roundelay.task import Scores, evaluate
 from roundelay.training.budget import SyncInterval
@@ -20,16 +19,10 @@ from roundelay.training.snapshot import take
 if TYPE_CHECKING:
     from roundelay.training.loop import Training
 
-__all__ = ["arrive", "check_finite", "decide", "evaluate_consensus", "first_cut", "gather_json", "is_finite", "save"]
+__all__ = ["arrive", "check_finite", "decide", "evaluate_consensus", "first_cut", "is_finite", "save"]
 
 FIRST_ROUNDS = 8  # until the pace is known, where checkpoints go by minutes
 STRETCHING = 8  # by so many times what was trained at most, the next checkpoint is foreseen
-
-
-async def gather_json(comm: Communicator, value: Any) -> list[Any]:
-    """Return everyone's ``value`` in rank order."""
-    data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    return [json.loads(bytes(other.tolist())) for other in await comm.gather(data)]
 
 
 async def arrive(training: Training) -> list[int]:

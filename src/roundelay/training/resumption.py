@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from roundelay.communicator import gather_json
 from roundelay.errors import CheckpointError
 from roundelay.runtime import Membership
 from roundelay.training.checkpoint_files import RankState, choose
-from roundelay.training.evaluation import first_cut, gather_json
+from roundelay.training.evaluation import first_cut
 from roundelay.training.fingerprint import compare
 from roundelay.training.recovery import make_plan
 from roundelay.training.snapshot import put_back, put_back_keepers, put_back_strategy, put_back_weights

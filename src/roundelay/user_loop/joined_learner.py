@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from roundelay.communicator import Communicator
+from roundelay.communicator import Communicator, gather_json
 from roundelay.errors import LearnerLost, NumericalError, SettingsError
 from roundelay.files import write_bytes, write_json
 from roundelay.learner import Learner
@@ -26,7 +26,7 @@ from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task, seed_minibatch
 from roundelay.training.budget import Budget, Claim, SyncInterval
 from roundelay.training.checkpoint_files import Saver
-from roundelay.training.evaluation import gather_json, is_finite
+from roundelay.training.evaluation import is_finite
 from roundelay.training.evaluation import save as save_checkpoint
 from roundelay.training.loop import Gradient, Training
 from roundelay.user_loop.loaders import CommonBatches, PrivateBatches, is_private, make_common

@@ -1,4 +1,4 @@
-"""Mean, gather and broadcast over MPI, each with everyone's header."""
+"""Mean, gather and broadcast over MPI; each begins with the headers of all ranks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch import Tensor
 from roundelay.errors import Mismatch
 from roundelay.runtimes.mpi.mpi_messages import HEADER_WORDS, Bytes, Lender, MessageHeader, tensor_in
 from roundelay.runtimes.mpi.progress_engine import TAG_PERIOD, Engine, Operation
-from roundelay.runtimes.processes.transport.messages import Layout
+from roundelay.runtimes.tensor_layout import Layout
 from roundelay.runtimes.weighted_mean import divide
 
 __all__ = ["TAGS", "Broadcast", "Gather", "Mean"]
 
 T = TypeVar("T")
 
-INLINE_WORDS = 16  # a tensor that fits travels with the header: barriers, flags and claims are such
-TAGS = 1 + TAG_PERIOD  # in a group's own communicator; each of the following takes TURNS of them
-PIECE, SUM = TAGS, TAGS + TAG_PERIOD  # gathered tensors and pieces to be added; sums
+INLINE_WORDS = 16  # a tensor that fits is sent with the header: barriers, flags and claims
+TAGS = 1 + TAG_PERIOD  # in a group's own communicator; each of the following takes TAG_PERIOD of them
+PIECE, SUM = TAGS, TAGS + TAG_PERIOD  # gathered tensors and pieces of a mean; sums
 
 
 class Collective(Operation[T]):
-    """A collective whose first part is small and fixed in size: everyone's header.
+    """A collective whose first part is small and fixed in size: the headers of all ranks.
 
-    By it all know that all are here, who calls what, and a mean's weights in rank order.  Tensors move by messages
-    between pairs, not by MPI's own collectives: those would all have to be started in one order, and could not be
-    where what is to be sent depends on what has come.
+    They tell each rank that all are here, which operation each calls, and a mean's weights in rank order.  Tensors move
+    by messages between pairs: MPI's own collectives must all start in one order, which is impossible if a message
+    depends on one received before.
     """
 
     def __init__(self, engine: Engine, comm: MPI.Intracomm, header: MessageHeader, x: Tensor) -> None:
@@ -49,7 +49,7 @@ class Collective(Operation[T]):
             self._calls = comm.Iallgather(MPI.IN_PLACE, self._words)
 
     def moves(self) -> Iterator[list[MPI.Request]]:
-        """Start to move tensors at once; after the first ``yield`` all headers are there, and what it gave is done."""
+        """Start to move tensors; after each ``yield`` all headers are there and the yielded requests are done."""
         raise NotImplementedError
 
     def advance(self) -> bool:
@@ -70,21 +70,21 @@ class Collective(Operation[T]):
             self._requests = more
 
     def inline(self, rank: int) -> Tensor:
-        """Return the place of a small tensor in a rank's words."""
+        """Return the small tensor in a rank's words."""
         return tensor_in(self._words[rank, HEADER_WORDS:].view(np.uint8), Layout.of(self.x))
 
     @property
     def is_small(self) -> bool:
-        """Whether the tensor travels with the header."""
+        """Whether the tensor is sent with the header."""
         return self.x.nbytes <= 8 * INLINE_WORDS
 
     def take(self, size: int) -> Bytes:
-        """Take a buffer until `give_back`."""
+        """Take a buffer until `free_buffers`."""
         self._taken.append(self.engine.buffers.take(size))
         return self._taken[-1]
 
-    def give_back(self) -> None:
-        """Give all buffers back."""
+    def free_buffers(self) -> None:
+        """Free all taken buffers."""
         with self.engine.lock:
             for buffer in self._taken:
                 self.engine.buffers.give(buffer)
@@ -108,10 +108,10 @@ class Collective(Operation[T]):
 
 
 class Mean(Collective[Tensor]):
-    """A sum in rank order, hence the same to the bit as in the simulator, which MPI's own sum would not promise.
+    """A sum in rank order, so that it equals the simulator's to the bit; MPI's own sum does not promise that.
 
-    Everyone adds one piece of the vector, and sends the sum to all.  Each sends and receives twice the vector less
-    two pieces, as by the ring algorithm.
+    Each rank adds one piece of the vector and sends the sum to all.  It sends and receives twice the vector less two
+    pieces, as by the ring algorithm.
     """
 
     def moves(self) -> Iterator[list[MPI.Request]]:
@@ -141,16 +141,16 @@ class Mean(Collective[Tensor]):
         ]
 
     def result(self) -> Tensor:
-        """Put the mean where ``x`` was."""
+        """Copy the mean into ``x``."""
         if any(header.argument for header in self.headers):
             self.x.copy_(self._mean)
-        self.give_back()
+        self.free_buffers()
         return self.x
 
     def _scale_into(self, staged: Tensor) -> None:
         weight = self.header.argument
         if weight == 0.0:
-            staged.zero_()  # even where x is not finite
+            staged.zero_()  # even if x is not finite
         elif weight == 1.0:
             staged.copy_(self.x)
         elif self.x.device.type == "cpu":
@@ -159,7 +159,7 @@ class Mean(Collective[Tensor]):
             staged.copy_(self.x * weight)
 
     def _add(self, summands: Sequence[Tensor], into: Tensor) -> Tensor:
-        """Add in rank order, in the first one's memory, and divide."""
+        """Add in rank order, in the memory of the first, and divide."""
         weight = sum(header.argument for header in self.headers)
         if not weight:
             return into
@@ -174,7 +174,7 @@ class Broadcast(Collective[Tensor]):
     """A copy of the root's tensor, by a tree."""
 
     def moves(self) -> Iterator[list[MPI.Request]]:
-        """Receive from the one above; send to those below."""
+        """Receive from the parent; send to the children."""
         root, layout = int(self.header.argument), Layout.of(self.x)
         if self.is_small:
             self._copy = self.inline(root)
@@ -186,20 +186,20 @@ class Broadcast(Collective[Tensor]):
         self._copy = tensor_in(buffer, layout)
         if self.rank == root:
             self._copy.copy_(self.x)
-        above, below = _tree((self.rank - root) % self.comm.size, self.comm.size)
-        yield [] if above is None else [self.receive(buffer, (above + root) % self.comm.size, PIECE)]
-        yield [self.send(buffer, (place + root) % self.comm.size, PIECE) for place in below]
+        parent, children = _tree((self.rank - root) % self.comm.size, self.comm.size)
+        yield [] if parent is None else [self.receive(buffer, (parent + root) % self.comm.size, PIECE)]
+        yield [self.send(buffer, (child + root) % self.comm.size, PIECE) for child in children]
 
     def result(self) -> Tensor:
-        """Put the root's where ``x`` was."""
+        """Copy the root's tensor into ``x``."""
         if self.rank != self.header.argument:
             self.x.copy_(self._copy)
-        self.give_back()
+        self.free_buffers()
         return self.x
 
 
 class Gather(Collective[list[Tensor]]):
-    """Everyone's tensor, sent by everyone to everyone; who receives knows all sizes by the headers."""
+    """The tensors of all ranks, each sent to all others; the headers tell the sizes."""
 
     def __init__(self, engine: Engine, comm: MPI.Intracomm, header: MessageHeader, x: Tensor, lender: Lender) -> None:
         self._lender = lender
@@ -220,7 +220,7 @@ class Gather(Collective[list[Tensor]]):
         yield sending + [self.receive(self._buffers[rank][: sizes[rank]], rank, PIECE) for rank in self.others]
 
     def result(self) -> list[Tensor]:
-        """Lend them."""
+        """Lend the tensors."""
         for buffer in self._buffers:
             self._lender.lend(buffer)
         return [
@@ -233,8 +233,10 @@ def _flat(piece: Bytes, dtype: torch.dtype) -> Tensor:
     return tensor_in(piece, Layout(dtype, (piece.size // dtype.itemsize,)))
 
 
-def _tree(place: int, size: int) -> tuple[int | None, list[int]]:
-    """Return who is above ``place`` in a binomial tree whose root is 0, and who is below, the largest branch first."""
-    lowest = place & -place if place else 1 << (size - 1).bit_length()
-    below = [place + step for step in (1 << k for k in reversed(range(lowest.bit_length() - 1))) if place + step < size]
-    return (place - lowest if place else None), below
+def _tree(node: int, size: int) -> tuple[int | None, list[int]]:
+    """Return the parent and the children of a node of a binomial tree with root 0, the largest branch first."""
+    lowest = node & -node if node else 1 << (size - 1).bit_length()
+    children = [
+        node + step for step in (1 << k for k in reversed(range(lowest.bit_length() - 1))) if node + step < size
+    ]
+    return (node - lowest if node else None), children

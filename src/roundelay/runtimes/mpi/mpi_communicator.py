@@ -1,4 +1,4 @@
-"""The communicator under MPI: its verbs, its groups, and requests that a peer serves."""
+"""The communicator under MPI: operations, groups, and requests that a peer serves."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.errors import Mismatch
+from roundelay.runtimes.awaitables import Settled
 from roundelay.runtimes.mpi.collectives import Broadcast, Gather, Mean
 from roundelay.runtimes.mpi.mpi_messages import Lender, MessageHeader, unpack
 from roundelay.runtimes.mpi.progress_engine import REPLY, REQUEST, TAG_PERIOD, Engine, Incoming, Operation
-from roundelay.runtimes.single_learner import Settled
 
 __all__ = ["MpiCommunicator"]
 
 T = TypeVar("T")
 
-EXCHANGE = 1  # in a group's own communicator; takes TURNS tags, after which come those of collectives
-MAX_KEPT_GROUPS = 62  # of one partition: they are told about as the bits of one number
+EXCHANGE = 1  # in a group's own communicator; takes TAG_PERIOD tags; those of collectives follow
+MAX_KEPT_GROUPS = 62  # of one partition: one bit each in one integer
 
 
 class MpiCommunicator:
@@ -34,7 +34,7 @@ class MpiCommunicator:
         self.rank, self.size = comm.rank, comm.size
         self._collectives = 0
         self._sent, self._received = [0] * self.size, [0] * self.size
-        self._lenders = {verb: Lender(engine.buffers) for verb in ("gather", "exchange", "request")}
+        self._lenders = {kind: Lender(engine.buffers) for kind in ("gather", "exchange", "request")}
         self._groups: dict[tuple[tuple[int, ...], ...], list[_Kept]] = {}
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
@@ -44,19 +44,19 @@ class MpiCommunicator:
         return self._start(Mean(self.engine, self.comm, self._header("mean", x, weight), x))
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        """Everyone's ``x``."""
+        """Return ``x`` of all ranks."""
         if self.size == 1:
             return Settled([x.clone()])
         return self._start(Gather(self.engine, self.comm, self._header("gather", x), x, self._lenders["gather"]))
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        """Copy ``root``'s ``x`` into everyone's."""
+        """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
         if self.size == 1:
             return Settled(x)
         return self._start(Broadcast(self.engine, self.comm, self._header("broadcast", x, root), x))
 
     def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
-        """Send to one rank, receive from another."""
+        """Send ``x`` to one rank, receive a tensor from another."""
         engine, sent, received = self.engine, self._sent[to], self._received[source]
         self._sent[to], self._received[source] = sent + 1, received + 1
         engine.recorder.count_bytes(x.nbytes if to != self.rank else 0)
@@ -68,7 +68,7 @@ class MpiCommunicator:
             return self._start(_Received(self, theirs, x, self._lenders["exchange"]))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
-        """Have ``to`` serve our ``x``."""
+        """Send ``x`` to rank ``to``; return the reply of its strategy's `serve`."""
         engine = self.engine
         if to == self.rank:
             own = _OwnReply(engine)
@@ -80,17 +80,17 @@ class MpiCommunicator:
             number, peer = engine.next_request(), self.members[to]
             header = MessageHeader.of("request", x, sequence=number, rank=self.rank)
             engine.send(engine.service, header, x, to=peer, tag=REQUEST)
-            answer = Incoming(engine.service, peer, REPLY + number % TAG_PERIOD, engine.buffers)
-            return self._start(_Received(self, answer, x, self._lenders["request"]))
+            reply = Incoming(engine.service, peer, REPLY + number % TAG_PERIOD, engine.buffers)
+            return self._start(_Received(self, reply, x, self._lenders["request"]))
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        """Make the communicator of the group we are in.
+        """Return the communicator of our group.
 
-        Partitions come again, once a stretch, and MPI has only so many communicators to give: one that nobody uses any
-        more, on any rank, is taken again.
+        The same partitions come again in each interval, and MPI has a limited number of communicators: one that no rank
+        uses any more is used again.
         """
         partition = tuple(tuple(group) for group in groups)
-        mine = next((group for group in partition if self.rank in group), None)
+        mine = next((ranks for ranks in partition if self.rank in ranks), None)
         if mine is None:
             raise Mismatch(f"rank {self.rank} is in none of the groups {partition}")
         kept = self._groups.setdefault(partition, [])
@@ -98,14 +98,14 @@ class MpiCommunicator:
         if unused is None:
             with self.engine.lock:
                 kept.append(_Kept(self.comm.Split(partition.index(mine), mine.index(self.rank))))
-        place = kept[-1 if unused is None else unused]
-        made = MpiCommunicator(self.engine, place.comm, [self.members[rank] for rank in mine])
-        place.user = weakref.ref(made)
+        group = kept[-1 if unused is None else unused]
+        made = MpiCommunicator(self.engine, group.comm, [self.members[rank] for rank in mine])
+        group.user = weakref.ref(made)
         return made
 
     @property
     def num_kept_groups(self) -> int:
-        """How many MPI communicators splits have made and keep."""
+        """Number of MPI communicators that splits have made."""
         return sum(len(kept) for kept in self._groups.values())
 
     def _agree_on_unused(self, partition: tuple[tuple[int, ...], ...], kept: list[_Kept]) -> int | None:
@@ -117,13 +117,13 @@ class MpiCommunicator:
         self.engine.finish(request)
         other = next((rank for rank in range(self.size) if everyone[rank, 0] != digest), None)
         if other is not None:
-            raise Mismatch(f"split: rank {other} named other groups than rank {self.rank}, which named {partition}")
+            raise Mismatch(f"split: rank {other} gave other groups than rank {self.rank}, which gave {partition}")
         common = int(np.bitwise_and.reduce(everyone[:, 1]))
         return (common & -common).bit_length() - 1 if common else None
 
     def _header(self, operation: str, x: Tensor, argument: float = 0.0) -> MessageHeader:
         self._collectives += 1
-        # What a member sends by the ring algorithm, whatever MPI chooses: so that runtimes can be compared.
+        # The bytes of the ring algorithm, whatever MPI does, so that runtimes can be compared.
         share = {"mean": 2 * (self.size - 1) / self.size, "gather": self.size - 1, "broadcast": 1.0}[operation]
         self.engine.recorder.count_bytes(x.nbytes * share)
         return MessageHeader.of(operation, x, sequence=self._collectives, rank=self.rank, argument=argument)
@@ -134,7 +134,7 @@ class MpiCommunicator:
 
 
 class _Kept:
-    """An MPI communicator that a split has made, and who uses it."""
+    """An MPI communicator that a split has made, and the communicator that uses it."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         assert isinstance(comm, MPI.Intracomm)
@@ -143,11 +143,11 @@ class _Kept:
 
 
 class _Received(Operation[Tensor]):
-    """A tensor that a peer sends, by an exchange or as the answer to a request."""
+    """A tensor that a peer sends, in an exchange or as the reply to a request."""
 
     def __init__(self, comm: MpiCommunicator, incoming: Incoming, x: Tensor, lender: Lender) -> None:
         super().__init__(comm.engine)
-        self._comm = comm  # a group is in use as long as a message to it is on its way
+        self._comm = comm  # a group is in use while a message to it is under way
         self._incoming, self._device, self._lender = incoming, x.device, lender
 
     def advance(self) -> bool:
@@ -158,27 +158,27 @@ class _Received(Operation[Tensor]):
         return done
 
     def result(self) -> Tensor:
-        """Lend it."""
+        """Lend the tensor."""
         self._lender.lend(self._incoming.buffer)
         return unpack(self._incoming.buffer)[1].to(self._device)
 
 
 class _OwnReply(Operation[Tensor]):
-    """The answer to a request to ourselves."""
+    """The reply to a request to ourselves."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._reply: Tensor | None = None
 
     def send(self, reply: Tensor) -> None:
-        """Answer now."""
+        """Send the reply."""
         self._reply = reply.detach().clone()
 
     def advance(self) -> bool:
-        """See whether it is given."""
+        """Return whether it was sent."""
         return self._reply is not None
 
     def result(self) -> Tensor:
-        """Return it."""
+        """Return the reply."""
         assert self._reply is not None
         return self._reply

@@ -1,4 +1,4 @@
-"""What travels over MPI: a header that says what a tensor is, the tensor's bytes, and buffers that are used again."""
+"""Messages over MPI: a header that describes a tensor, the tensor's bytes, and buffers for reuse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from roundelay.runtimes.processes.transport.messages import Layout
+from roundelay.runtimes.tensor_layout import Layout
 
 __all__ = ["HEADER_WORDS", "Buffers", "Bytes", "Lender", "MessageHeader", "pack", "tensor_in", "unpack"]
 
@@ -19,17 +19,17 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 HEADER_WORDS = 16
 HEADER_BYTES = 8 * HEADER_WORDS  # two cache lines, so that the tensor behind it is aligned for any dtype
 
-OPERATIONS = ("mean", "gather", "broadcast", "exchange", "request", "answer")
+OPERATIONS = ("mean", "gather", "broadcast", "exchange", "request", "reply")
 
 
 @dataclass(frozen=True)
 class MessageHeader:
-    """What a message or a call of a collective is."""
+    """The description of a message, or of a call of a collective."""
 
     operation: str
     sequence: int
     rank: int
-    """The sender's, in the communicator that it used."""
+    """The sender's rank, in the communicator that it used."""
     layout: Layout
     argument: float = 0.0
     """A mean's weight, or a broadcast's root."""
@@ -40,7 +40,7 @@ class MessageHeader:
         return cls(operation, sequence, rank, Layout.of(x), argument)
 
     def words(self) -> npt.NDArray[np.int64]:
-        """Write it as whole numbers."""
+        """Return it as integers."""
         words, layout = np.zeros(HEADER_WORDS, np.int64), self.layout.encode()
         words[:3] = OPERATIONS.index(self.operation), self.sequence, self.rank
         words[3:4].view(np.float64)[0] = self.argument
@@ -49,17 +49,17 @@ class MessageHeader:
 
     @classmethod
     def read(cls, words: npt.NDArray[np.int64]) -> MessageHeader:
-        """Read what `words` wrote."""
-        verb, sequence, rank = (int(word) for word in words[:3])
+        """Read what `words` returned."""
+        operation, sequence, rank = (int(word) for word in words[:3])
         layout = Layout.decode(tuple(int(word) for word in words[4:]))
-        return cls(OPERATIONS[verb], sequence, rank, layout, float(words[3:4].view(np.float64)[0]))
+        return cls(OPERATIONS[operation], sequence, rank, layout, float(words[3:4].view(np.float64)[0]))
 
     def __str__(self) -> str:
         root = f", root={int(self.argument)}" if self.operation == "broadcast" else ""
         return f"{self.operation}({self.layout.shape} {str(self.layout.dtype).removeprefix('torch.')}{root})"
 
     def matches(self, other: MessageHeader) -> bool:
-        """Tell whether two ranks may make these calls as one collective."""
+        """Return whether these calls of two ranks fit together as one collective."""
         mine, theirs = self.layout, other.layout
         same_layout = mine.dtype == theirs.dtype and (self.operation == "gather" or mine.shape == theirs.shape)
         same_root = self.operation != "broadcast" or self.argument == other.argument
@@ -67,7 +67,7 @@ class MessageHeader:
 
 
 class Buffers:
-    """Memory that is used again: fresh pages cost about as much as the copy into them."""
+    """Memory for reuse: fresh pages cost about as much as the copy into them."""
 
     def __init__(self, keep: int = 32) -> None:
         self._keep = keep
@@ -81,21 +81,21 @@ class Buffers:
         return np.empty(max(size, 1), np.uint8)
 
     def give(self, buffer: Bytes) -> None:
-        """Take back a buffer that nobody looks at any more."""
+        """Return a buffer that is no longer used."""
         self._free.append(buffer)
         if len(self._free) > self._keep:
             del self._free[0]
 
 
 class Lender:
-    """Received buffers of one kind of verb, lent until the next verb of that kind."""
+    """Received buffers of one kind of operation, lent until the next operation of that kind."""
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._lent: list[Bytes] = []
 
     def reclaim(self) -> None:
-        """Take back what was lent: a verb of this kind begins."""
+        """Reuse the lent buffers: an operation of this kind begins."""
         for buffer in self._lent:
             self._buffers.give(buffer)
         self._lent.clear()
@@ -106,7 +106,7 @@ class Lender:
 
 
 def tensor_in(buffer: Bytes, layout: Layout, offset: int = 0) -> Tensor:
-    """Return a tensor that lies in ``buffer``."""
+    """Return a tensor in the memory of ``buffer``."""
     if not layout.nbytes:
         return torch.empty(layout.shape, dtype=layout.dtype)
     memory: Any = buffer  # numpy arrays are buffers, which torch's annotations do not know
@@ -115,7 +115,7 @@ def tensor_in(buffer: Bytes, layout: Layout, offset: int = 0) -> Tensor:
 
 
 def pack(header: MessageHeader, x: Tensor, buffers: Buffers) -> tuple[Bytes, int]:
-    """Copy header and tensor into one buffer; return it and how much of it is used."""
+    """Copy header and tensor into one buffer; return it and the number of bytes used."""
     size = HEADER_BYTES + header.layout.nbytes
     buffer = buffers.take(size)
     buffer[:HEADER_BYTES].view(np.int64)[:] = header.words()
@@ -124,6 +124,6 @@ def pack(header: MessageHeader, x: Tensor, buffers: Buffers) -> tuple[Bytes, int
 
 
 def unpack(buffer: Bytes) -> tuple[MessageHeader, Tensor]:
-    """Return the header in a buffer that `pack` made, and the tensor, which stays in it."""
+    """Return the header in a buffer that `pack` made, and the tensor as a view of it."""
     header = MessageHeader.read(buffer[:HEADER_BYTES].view(np.int64))
     return header, tensor_in(buffer, header.layout, HEADER_BYTES)

@@ -1,6 +1,6 @@
-"""Learners under MPI: one a rank, on one host or many, as mpiexec started them.
+"""Learners under MPI: one per rank, on one host or many, as mpiexec started them.
 
-MPI cannot survive the loss of a rank: whoever fails ends the job, and the run is resumed.
+MPI does not survive the loss of a rank: a rank that fails ends the job, and the run can be resumed.
 """
 
 from __future__ import annotations
@@ -14,57 +14,55 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
+from roundelay.communicator import gather_json
 from roundelay.errors import CommunicationError, MissingExtra
 from roundelay.learner import Learner
-from roundelay.runs.record import Kind, Record, merge_records
-from roundelay.runtime import Clock, GradientWork, MakePlan, Membership
-from roundelay.runtimes.strategy_lock import run_blocking
+from roundelay.runs.record import Record, merge_records
+from roundelay.runtime import GradientWork, MakePlan, Membership
+from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy
-from roundelay.training.evaluation import gather_json
 
 __all__ = ["MpiRuntime", "end_all", "require", "runtime", "start", "under_mpi"]
 
-T = TypeVar("T")
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""What tells a process its rank: MPICH, Intel MPI and Slurm's PMI-2; PMIx; Open MPI."""
+"""Where a process finds its rank: MPICH, Intel MPI and Slurm's PMI-2; PMIx; Open MPI."""
 
-
-EXIT_SECONDS = 60.0  # for the others, of a rank that exits without having closed its run
-READING_SECONDS = 1.0  # for mpiexec, of a rank that has said why it ends all
+EXIT_SECONDS = 60.0  # how long a rank that exits without closing its run waits for the others
+READING_SECONDS = 1.0  # how long a rank that ends the job waits until mpiexec has read its message
 
 
 def under_mpi() -> bool:
-    """Tell whether this process was started by mpiexec, mpirun or srun as one rank of many."""
+    """Return whether this process was started by mpiexec, mpirun or srun as one rank of many."""
     return any(name in os.environ for name in RANK_VARIABLES)
 
 
 def require() -> None:
-    """Start MPI, or say what is missing."""
+    """Start MPI; raise `MissingExtra` if it is not installed."""
     try:
         import mpi4py.MPI  # noqa: F401 (importing it starts it)
-    except (ImportError, RuntimeError) as error:  # mpi4py says RuntimeError where there is no MPI library
+    except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError if there is no MPI library
         raise MissingExtra("mpi4py, or an MPI library for it,", "mpi") from error
 
 
 def start() -> int:
-    """Start MPI, have what nobody catches end every rank, and return ours."""
+    """Start MPI, let uncaught exceptions end every rank, and return our rank."""
     require()
-    _end_all_with_us()
+    _end_all_on_exception()
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.rank
 
 
 def runtime(folder: Path | None, *, spans: int = 2000, slow: dict[int, float] | None = None) -> MpiRuntime:
-    """Make this rank's runtime; every rank does so at about the same time.
+    """Make this rank's runtime; every rank calls this.
 
-    With ``folder``, each rank writes its record there.  ``slow`` makes learners slower by a factor, by their number.
+    With ``folder``, each rank writes its record there.  ``slow``: by number of a learner, how many times slower it is.
     """
     start()
     return MpiRuntime(folder, spans=spans, slow=slow or {})
@@ -83,7 +81,7 @@ def end_all(status: int) -> NoReturn:
 
 
 def _await_reader(output: int) -> None:
-    """Wait until what was written to a pipe is read: an abort overtakes it, and MPICH's mpiexec then drops it."""
+    """Wait until the output in a pipe is read: an abort overtakes it, and MPICH's mpiexec then drops it."""
     with contextlib.suppress(OSError):  # it may be closed
         if not stat.S_ISFIFO(os.fstat(output).st_mode):
             return
@@ -93,24 +91,23 @@ def _await_reader(output: int) -> None:
 
 
 @functools.cache
-def _end_all_with_us() -> None:
-    """See that an exception nobody catches ends every rank: the others would wait for us for good."""
-    said = sys.excepthook
+def _end_all_on_exception() -> None:
+    """Let an uncaught exception end every rank: the others would wait for us forever."""
+    previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        said(kind, error, trace)
+        previous(kind, error, trace)
         end_all(1)
 
     sys.excepthook = hook
 
 
-class MpiRuntime:
-    """One rank's clock, membership and serving.
+class MpiRuntime(WallClock):
+    """One rank's runtime.
 
-    Whoever makes it holds the baton from then on, and puts it down wherever it awaits or computes.
+    The thread that makes it holds the strategy lock from then on, and releases it while it awaits or computes.
     """
 
-    clock: Clock = "wall"
     elastic = False
 
     def __init__(self, folder: Path | None, *, spans: int, slow: dict[int, float]) -> None:
@@ -120,104 +117,56 @@ class MpiRuntime:
         from roundelay.runtimes.mpi.shared_counter import Counter
 
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-        self.initial_rank, self.initial_size = self.rank, self.size
+        record = Record(folder / f"record-{self.rank}.jsonl" if folder else None, clock=self.clock, spans=spans)
+        super().__init__(record, self.rank, self.size)
         self.folder, self.slow = folder, slow
-        self.record = Record(folder / f"record-{self.rank}.jsonl" if folder else None, clock=self.clock, spans=spans)
-        self._start = time.monotonic()
-        self._me: Learner | None = None
-        self._still_since: float | None = None
         self.engine = Engine(MPI.COMM_WORLD, self)
         self._counter = Counter(self.engine)
         self._closed = self._finished = False
         atexit.register(self._leave)
 
-    @property
-    def member(self) -> str:
-        """Our name in records and messages."""
-        if self._me is None:
-            return f"learner {self.rank}"
-        return f"{'server' if self._me.is_server else 'learner'} {self._me.index}"
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the training loop to its end; we hold the baton all the while."""
-        return run_blocking(work)
-
-    # -- the clock and the record -------------------------------------------------------------------------------
-
-    def now(self) -> float:
-        """Return the seconds since all were here."""
-        return time.monotonic() - self._start
-
-    def note(self, kind: Kind, begin: float, end: float, **what: Any) -> None:
-        """Record how time was spent, unless learners meet: all of that is evaluation."""
-        if self._still_since is None:
-            self.record.span(kind, self.member, begin, end, **what)
-
-    def count_bytes(self, count: float) -> None:
-        """Add to the bytes that this learner has sent."""
-        if self._still_since is None:
-            self.record.add(self.member, "bytes", count)
-
-    def pause_clock(self, *, paused: bool) -> None:
-        """Record what learners do when they meet as evaluation, whatever it is."""
-        if paused:
-            self._still_since = self.now()
-        elif self._still_since is not None:
-            begin, self._still_since = self._still_since, None
-            self.note("evaluate", begin, self.now())
-
-    def capture(self) -> dict[str, Any]:
-        """Return the time and the record's place."""
-        return {"now": self.now(), "record": self.record.mark()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self._start = time.monotonic() - state["now"]
-        self._still_since = self.now()
-        if "record" in state:
-            self.record.rewind(state["record"])
-
     # -- membership ---------------------------------------------------------------------------------------------
 
     async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
-        """Agree once with everyone; a second time would be after a loss."""
+        """Agree with all ranks, once; a second rendezvous can only follow a loss."""
         from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
 
-        if self._me is not None:
-            raise CommunicationError("a learner was lost, which an MPI job cannot survive; the run can be resumed")
+        if self.learner is not None:
+            raise CommunicationError("a learner was lost, which an MPI job does not survive; resume the run")
         comm = MpiCommunicator(self.engine, self.engine.world, range(self.size))
         reports = await gather_json(comm, report)
         plan = make_plan(reports, []) if self.rank == 0 else None
         plan = (await gather_json(comm, plan))[0]
         self.engine.finish(self.engine.service.Ibarrier())
-        self._start, self._me, learner.comm, learner.index = time.monotonic(), learner, comm, self.rank
+        self.set_clock(0.0)
+        self.learner, learner.comm, learner.index = learner, comm, self.rank
         return Membership(0, self.rank, self.size, plan)
 
     def mark_safe(self, numbers: Sequence[int]) -> None:
-        """Put nothing down: nobody outlives anybody."""
+        """Do nothing: no rank outlives another."""
 
     def has_newcomers(self, key: str = "") -> bool:
-        """Nobody joins an MPI job."""
+        """Return false: no rank can join an MPI job."""
         return False
 
     # -- training -----------------------------------------------------------------------------------------------
 
     def start_serving(self, learner: Learner, strategy: Strategy) -> None:
-        """Let requests in."""
+        """Serve requests from now on."""
         self.engine.start_serving(learner, strategy)
 
     async def stop_serving(self, learner: Learner) -> None:
-        """Let no more requests in, and see that all answers have left."""
+        """Send all replies, then stop serving."""
         self.engine.drain()
         self.engine.stop_serving()
         self._closed = True
 
     def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
-        """Add to a common number."""
+        """Add to a common counter."""
         return self._counter.add(key, amount)
 
     async def compute(self, learner: Learner, work: GradientWork) -> None:
-        """Take the gradient with the baton down."""
+        """Compute the gradient without the strategy lock."""
         with self._computing(learner, busy=bool(work.parts)) as guard:
 
             def ready(part: slice) -> None:
@@ -227,7 +176,7 @@ class MpiRuntime:
             work.run(ready if work.parts else None)
 
     def computing(self, learner: Learner) -> AbstractContextManager[Callable[[], AbstractContextManager[None]]]:
-        """Put the baton down; what is yielded takes it."""
+        """Release the strategy lock; yield what acquires it."""
         return self._computing(learner, busy=True)
 
     @contextlib.contextmanager
@@ -239,17 +188,17 @@ class MpiRuntime:
             if factor > 1.0:
                 time.sleep((factor - 1.0) * (self.now() - begin))
         if learner.frames:
-            self.note("compute", begin, self.now(), frames=learner.frames)
+            self.span("compute", begin, frames=learner.frames)
 
     def finish(self) -> None:
-        """End it, when all have trained: every rank calls this, and rank 0 leaves one record behind."""
+        """End the run; every rank calls this, and rank 0 merges the records."""
         self._finish(None)
 
     def _finish(self, timeout_seconds: float | None) -> None:
         if self._finished:
             return
         if not self.engine.finish(self.engine.service.Ibarrier(), timeout_seconds):
-            raise CommunicationError(f"{self.member} left a run that others are still in")
+            raise CommunicationError(f"{self.member} exited while others still train")
         self._finished = True
         self.record.close(self.now())
         self.engine.stop()
@@ -260,7 +209,7 @@ class MpiRuntime:
         atexit.unregister(self._leave)
 
     def _leave(self) -> None:
-        """Finish at the end of a script of the user's own, which knows nothing of this; MPI would hang otherwise."""
+        """Finish at the end of a user's script that does not call `finish`; otherwise MPI would hang."""
         try:
             self._finish(None if self._closed else EXIT_SECONDS)
         except CommunicationError as error:

@@ -1,7 +1,7 @@
-"""What keeps MPI moving in one process: operations under way, a baton, and the serving of requests.
+"""What makes progress on MPI in one process: operations under way, and serving of requests.
 
-MPI makes progress only while somebody calls it, and its own waiting spins.  So nothing here waits inside MPI: whoever
-waits polls, with sleeps in between, and serves meanwhile; while the gradient is computed a thread does the same.
+MPI makes progress only inside its calls, and its own waiting spins.  So nothing here waits inside MPI: a waiting thread
+polls, sleeps in between, and serves requests; while the gradient is computed, another thread does the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mpi4py import MPI
 from torch import Tensor
@@ -20,41 +20,28 @@ from torch import Tensor
 from roundelay.communicator import DeferredReply
 from roundelay.errors import CommunicationError
 from roundelay.learner import Learner
-from roundelay.runs.record import Kind
 from roundelay.runtimes.mpi.mpi_messages import Buffers, Bytes, MessageHeader, pack, unpack
 from roundelay.runtimes.strategy_lock import StrategyLock
+from roundelay.runtimes.wall_clock import TimeRecorder
 from roundelay.strategy import Strategy
 
-__all__ = ["REPLY", "REQUEST", "TAG_PERIOD", "Engine", "Incoming", "Observer", "Operation", "Outgoing"]
+__all__ = ["REPLY", "REQUEST", "TAG_PERIOD", "Engine", "Incoming", "Operation", "Outgoing"]
 
 T = TypeVar("T")
 
-TAG_PERIOD = 8192  # sequence numbers in tags go round; MPI promises tags up to 32767 only
-REQUEST, REPLY = 0, 1  # answers take TURNS tags from here on
+TAG_PERIOD = 8192  # sequence numbers repeat in tags; MPI guarantees tags up to 32767 only
+REQUEST, REPLY = 0, 1  # replies take TAG_PERIOD tags from here on
 
 SPIN_SECONDS = 50e-6
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 1e-3
-SLOWEST_BYTES_PER_SECOND = 200e6  # data that moves slower than this is waited for with sleeps, not spinning
-
-
-class Observer(Protocol):
-    """Whoever keeps this learner's clock and record."""
-
-    def now(self) -> float:
-        """Return the time."""
-
-    def note(self, kind: Kind, begin: float, end: float, **what: Any) -> None:
-        """Take note of how time was spent."""
-
-    def count_bytes(self, count: float) -> None:
-        """Take note of bytes sent."""
+SLOWEST_BYTES_PER_SECOND = 200e6  # if data moves slower than this, waiting sleeps instead of spinning
 
 
 class Operation(Generic[T]):
     """Something under way; awaiting it blocks until it is done."""
 
     size = 0
-    """How many bytes it moves."""
+    """Number of bytes that it moves."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -64,15 +51,15 @@ class Operation(Generic[T]):
         self._results: list[T] = []
 
     def advance(self) -> bool:
-        """Go as far as is possible without waiting; tell whether all is done.  The engine's lock is held."""
+        """Advance without waiting; return whether it is done.  The caller holds the engine's lock."""
         raise NotImplementedError
 
     def result(self) -> T:
-        """Return what the verb returns, once all is done.  The baton is held."""
+        """Return the operation's result when it is done.  The caller holds the strategy lock."""
         raise NotImplementedError
 
     def poll(self) -> bool:
-        """Advance, keeping an error for whoever awaits this."""
+        """Advance; keep an error for the await."""
         if not self.done:
             try:
                 self.done = self.advance()
@@ -83,7 +70,7 @@ class Operation(Generic[T]):
         return self.done
 
     def __await__(self) -> Generator[None, None, T]:
-        yield from ()  # nothing is ever handed to the caller: awaiting blocks
+        yield from ()  # it never suspends: awaiting blocks
         if not self.done:
             self.engine.wait(self)
         if self.error is not None:
@@ -94,14 +81,14 @@ class Operation(Generic[T]):
 
 
 class Outgoing(Operation[None]):
-    """Messages on their way out; their buffer is used again when all have left."""
+    """Messages that are being sent; their buffer is reused when all are sent."""
 
     def __init__(self, engine: Engine, buffer: Bytes, requests: list[MPI.Request]) -> None:
         super().__init__(engine)
         self._buffer, self._requests = buffer, requests
 
     def advance(self) -> bool:
-        """See which have left."""
+        """Return whether all are sent."""
         self._requests = [request for request in self._requests if not request.Test()]
         if not self._requests:
             self.engine.buffers.give(self._buffer)
@@ -123,16 +110,16 @@ class Incoming:
 
     @property
     def matched(self) -> bool:
-        """Whether it is there, be it only its beginning."""
+        """Whether at least its beginning has arrived."""
         return self._request is not None
 
     @property
     def source(self) -> int:
-        """Who sent it."""
+        """The sender's rank."""
         return self._status.Get_source()
 
     def advance(self) -> bool:
-        """Tell whether all of it is here."""
+        """Return whether all of it has arrived."""
         if self._request is None:
             message = self._comm.Improbe(self._source, self._tag, self._status)  # codespell:ignore improbe
             if message is None:
@@ -144,25 +131,27 @@ class Incoming:
 
 
 class Engine:
-    """All that is under way in this process.
+    """All operations under way in this process.
 
-    ``lock`` guards MPI and the list of operations, and is held for moments only; the baton guards the learner.  Nobody
-    asks for the baton while holding the lock.
+    ``lock`` guards MPI and the list of operations, and is held for moments only; the strategy lock guards the learner.
+    No thread acquires the strategy lock while it holds ``lock``.
     """
 
-    def __init__(self, world: MPI.Intracomm, recorder: Observer) -> None:
+    def __init__(self, world: MPI.Intracomm, recorder: TimeRecorder) -> None:
         if world.size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-            raise CommunicationError("this MPI library was started without threads: requests could not be served")
+            raise CommunicationError(
+                "this MPI library was started without support for threads, so requests cannot be served"
+            )
         self.world, self.recorder, self.now = world, recorder, recorder.now
-        self.service = world.Dup()  # requests, answers and barriers, so that they never meet what strategies call
+        self.service = world.Dup()  # requests, replies, barriers; apart from the strategies' operations
         self.lock, self.strategy_lock, self.buffers = threading.RLock(), StrategyLock(), Buffers()
         self._held = contextlib.ExitStack()
-        self._held.enter_context(self.strategy_lock.acquired())  # by the thread that made us, until `stop`
-        self.counting = False  # whether others may need us to make progress on a window
+        self._held.enter_context(self.strategy_lock.acquired())  # by the thread that makes the engine, until `stop`
+        self.counting = False  # whether other ranks may need our progress on a window
         self._pending: list[Operation[Any]] = []
         self._serving: tuple[Learner, Strategy] | None = None
-        self._incoming: deque[Incoming] = deque()  # requests, in the order in which they came
-        self._own: deque[tuple[Tensor, int, Callable[[Tensor], None]]] = deque()  # to ourselves, before `open`
+        self._incoming: deque[Incoming] = deque()  # requests, in the order of their arrival
+        self._own: deque[tuple[Tensor, int, Callable[[Tensor], None]]] = deque()  # to ourselves, before `start_serving`
         self._failure: BaseException | None = None
         self._awake, self._over = threading.Event(), False
         self._thread: threading.Thread | None = None
@@ -171,23 +160,23 @@ class Engine:
     # -- operations ---------------------------------------------------------------------------------------------
 
     def begin(self, operation: Operation[Any]) -> None:
-        """Put an operation that has been started on the list."""
+        """Add a started operation to the list."""
         with self.lock:
             if not operation.poll():
                 self._pending.append(operation)
 
     def wait(self, operation: Operation[Any]) -> None:
-        """Poll until it is done, with the baton down; serve meanwhile."""
+        """Poll until it is done, without the strategy lock; serve requests meanwhile."""
         begin = self.now()
         with self.strategy_lock.released():
             self._poll_until(lambda: operation.done, operation)
         end = self.now()
         arrived = end if operation.arrived is None else min(max(operation.arrived, begin), end)
-        self.recorder.note("wait", begin, arrived)
-        self.recorder.note("communicate", arrived, end)
+        self.recorder.span("wait", begin, arrived)
+        self.recorder.span("communicate", arrived, end)
 
     def finish(self, request: MPI.Request, timeout_seconds: float | None = None) -> bool:
-        """Wait for an MPI request, polling, with the baton in hand; tell whether it is done in time."""
+        """Poll an MPI request with the strategy lock held; return whether it is done in time."""
         pause, begin = _Pause(), time.monotonic()
         while timeout_seconds is None or time.monotonic() < begin + timeout_seconds:
             with self.lock:
@@ -197,7 +186,7 @@ class Engine:
         return False
 
     def drain(self) -> None:
-        """See that all messages have left."""
+        """Wait until all messages are sent."""
         with self.strategy_lock.released():
             self._poll_until(lambda: not self._pending, None)
 
@@ -222,17 +211,17 @@ class Engine:
     # -- serving ------------------------------------------------------------------------------------------------
 
     def start_serving(self, learner: Learner, strategy: Strategy) -> None:
-        """Let requests in."""
+        """Serve requests from now on."""
         self._serving = (learner, strategy)
         while self._own:
             self._serve(*self._own.popleft())
 
     def stop_serving(self) -> None:
-        """Let no more requests in."""
+        """Stop serving requests."""
         self._serving = None
 
     def serve_own(self, x: Tensor, rank: int, send: Callable[[Tensor], None]) -> None:
-        """Serve a request to ourselves on the spot, or, before `open`, later."""
+        """Serve a request to ourselves at once, or as soon as `start_serving` is called."""
         if self._serving is None:
             self._own.append((x, rank, send))
         else:
@@ -258,7 +247,7 @@ class Engine:
             self._incoming.append(request)
 
     def _serve_one(self) -> bool:
-        """Serve the oldest request that is here; tell whether there was one."""
+        """Serve the oldest request that has arrived; return whether there was one."""
         if not self._incoming:
             return False
         with self.strategy_lock.acquired():
@@ -268,12 +257,12 @@ class Engine:
                 request = self._incoming.popleft()
             header, theirs = unpack(request.buffer)
 
-            def give(answer: Tensor) -> None:
-                self.recorder.count_bytes(answer.nbytes)
-                reply = MessageHeader.of("answer", answer, sequence=header.sequence, rank=self.world.rank)
-                self.send(self.service, reply, answer, to=request.source, tag=REPLY + header.sequence % TAG_PERIOD)
+            def send(reply: Tensor) -> None:
+                self.recorder.count_bytes(reply.nbytes)
+                mine = MessageHeader.of("reply", reply, sequence=header.sequence, rank=self.world.rank)
+                self.send(self.service, mine, reply, to=request.source, tag=REPLY + header.sequence % TAG_PERIOD)
 
-            self._serve(theirs, header.rank, give)
+            self._serve(theirs, header.rank, send)
             with self.lock:
                 self.buffers.give(request.buffer)
         return True
@@ -282,20 +271,20 @@ class Engine:
         assert self._serving is not None
         learner, strategy = self._serving
         begin = self.now()
-        answer = strategy.serve(learner, theirs, source)
-        if isinstance(answer, DeferredReply):
-            answer.on_send(send)
+        reply = strategy.serve(learner, theirs, source)
+        if isinstance(reply, DeferredReply):
+            reply.on_send(send)
         else:
-            send(answer)
-        self.recorder.note("serve", begin, self.now(), source=source)
+            send(reply)
+        self.recorder.span("serve", begin, self.now(), source=source)
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def computing(self, *, busy: bool) -> Iterator[None]:
-        """Put the baton down to compute; a thread serves and keeps messages moving meanwhile, where there are any.
+        """Release the strategy lock to compute; a thread serves and moves messages meanwhile, if there are any.
 
-        ``busy`` says that verbs will be started during the computation.
+        ``busy``: operations will be started during the computation.
         """
         busy = busy or self.counting or self._serving is not None or bool(self._pending)
         wanted = busy and self.world.size > 1
@@ -329,13 +318,13 @@ class Engine:
                     pause = _Pause()
                 else:
                     pause.between(None)
-            except BaseException as error:  # raised again by the other thread, where it next waits
+            except BaseException as error:  # raised again by the main thread when it waits next
                 self._failure = error
                 return
 
 
 class _Pause:
-    """Yield at first, then sleep, longer and longer; while bytes of an operation move, only yield."""
+    """Yield at first, then sleep longer and longer; while bytes of an operation move, only yield."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter()

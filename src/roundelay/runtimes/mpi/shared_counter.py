@@ -1,4 +1,4 @@
-"""Numbers common to all ranks, in a window of rank 0 that needs nothing from rank 0 to be added to."""
+"""Counters of all ranks, in a window of rank 0's memory; adding needs no action of rank 0."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from roundelay.runtimes.mpi.progress_engine import Engine, Operation
 
 __all__ = ["Counter"]
 
-SLOTS = 1 << 16  # of 16 bytes; a run has one key for each of its stretches
+SLOTS = 1 << 16  # of 16 bytes; a run has one key per interval
 
 
 class Counter:
-    """A hash table in rank 0's memory: each slot is a key's digest, 0 where it is free, and the key's number.
+    """A hash table in rank 0's memory: each slot has a key's digest, 0 if it is free, and the key's counter.
 
-    ``Win.Allocate`` under one long ``Lock_all`` is the one form in which libraries reach the memory of a rank that
-    computes; ``Win.Create`` has to wait for its next call of MPI.
+    Only with ``Win.Allocate`` under one long ``Lock_all`` do libraries reach the memory of a rank that computes;
+    ``Win.Create`` waits for that rank's next MPI call.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -35,7 +35,7 @@ class Counter:
         self._slots: dict[str, int] = {}
 
     def add(self, key: str, amount: int) -> Operation[int]:
-        """Start to add; what is awaited is the number before."""
+        """Start to add; the result is the value before."""
         self.engine.counting = True
         with self.engine.lock:
             operation = _Addition(self, self._find(key), amount)
@@ -43,12 +43,12 @@ class Counter:
         return operation
 
     def free(self) -> None:
-        """Give the window back; every rank does so."""
+        """Free the window; every rank calls this."""
         self.window.Unlock_all()
         self.window.Free()
 
     def _find(self, key: str) -> int:
-        """Return where the number of ``key`` is, after taking a slot for it if it has none."""
+        """Return the position of the counter of ``key``; take a slot for it if it has none."""
         if key not in self._slots:
             digest = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1 or 1
             mine, free, found = np.array([digest], np.int64), np.zeros(1, np.int64), np.empty(1, np.int64)
@@ -60,22 +60,22 @@ class Counter:
                     self._slots[key] = 2 * slot + 1
                     break
             else:
-                raise CommunicationError(f"more than {SLOTS} common numbers; fewer meetings would do")
+                raise CommunicationError(f"more than {SLOTS} counters; evaluate or save less often")
         return self._slots[key]
 
 
 class _Addition(Operation[int]):
     """An addition under way."""
 
-    def __init__(self, counter: Counter, place: int, amount: int) -> None:
+    def __init__(self, counter: Counter, position: int, amount: int) -> None:
         super().__init__(counter.engine)
         self._amount, self._before = np.array([amount], np.int64), np.empty(1, np.int64)
-        self._request = counter.window.Rget_accumulate(self._amount, self._before, 0, place, MPI.SUM)
+        self._request = counter.window.Rget_accumulate(self._amount, self._before, 0, position, MPI.SUM)
 
     def advance(self) -> bool:
-        """See whether the number has come."""
+        """Return whether the value has arrived."""
         return self._request.Test()
 
     def result(self) -> int:
-        """Return what it was."""
+        """Return the value before."""
         return int(self._before[0])

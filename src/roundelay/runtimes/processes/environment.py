@@ -1,4 +1,4 @@
-"""What torchrun and Slurm say of the world through environment variables."""
+"""The world that torchrun or Slurm describes in environment variables."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from roundelay.runtimes.processes.transport.key_value_store import (
 
 __all__ = ["World", "find", "first_of", "host_name", "local_address"]
 
-SLURM_PORTS = 20_000  # ports are drawn from as many, by the job's number
+SLURM_PORTS = 20_000  # number of ports; the job's number selects one
 
 
 @dataclass(frozen=True)
 class World:
-    """A process's rank among all, and where they meet."""
+    """A process's rank, and where its store is."""
 
     rank: int
     size: int
     store_address: tuple[str, int]
     store_exists: bool
-    """Whether somebody else keeps a store there already."""
+    """Whether another process hosts a store there already."""
     attempt: str = "0"
-    """Tells this start of the job from those before it, which may have used the same store."""
+    """Identifies this start of the job; earlier ones may have used the same store."""
     local_rank: int = 0
-    """Our number among those of our host."""
+    """Our rank among the processes of our host."""
 
     @property
     def restarted(self) -> bool:
@@ -44,22 +44,22 @@ class World:
 
     @property
     def host(self) -> str:
-        """A name that only processes which can share memory with us have in common."""
+        """A name that is equal for processes that can share memory."""
         return host_name()
 
     @property
     def address(self) -> str:
-        """Where the others reach us."""
+        """Our network address, as the others see it."""
         return local_address(*self.store_address)
 
     def connect(self, heartbeat_timeout: float) -> KeyValueStore:
-        """Connect to the store, or keep it, if that is our part."""
+        """Connect to the store; rank 0 hosts it if there is none."""
         host, port = self.store_address
         try:
-            socket.getaddrinfo(host, port)  # torch would try for minutes
+            socket.getaddrinfo(host, port)  # torch tries for minutes
         except OSError as error:
             raise CommunicationError(
-                f"rank {self.rank}: {host}: {error.strerror}; let MASTER_ADDR be an address of the first host"
+                f"rank {self.rank}: {host}: {error.strerror}; set MASTER_ADDR to an address of the first host"
             ) from error
         try:
             if self.rank == 0 and not self.store_exists:
@@ -72,7 +72,7 @@ class World:
 
 
 def find(environment: Mapping[str, str] = os.environ) -> World | None:
-    """Return the world that a launcher has made; ``None``: there is none, or we are alone in it."""
+    """Return the world that a launcher has made; ``None`` if there is none, or we are alone in it."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _torchrun(environment)
     if "SLURM_STEP_ID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
@@ -82,13 +82,13 @@ def find(environment: Mapping[str, str] = os.environ) -> World | None:
 
 def _torchrun(environment: Mapping[str, str]) -> World:
     try:
-        meeting = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+        store_address = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     except KeyError as missing:
         raise SettingsError(f"RANK and WORLD_SIZE are set, but not {missing.args[0]}") from missing
-    kept = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store_exists = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    return World(rank, size, meeting, kept, attempt, int(environment.get("LOCAL_RANK", rank)))
+    return World(rank, size, store_address, store_exists, attempt, int(environment.get("LOCAL_RANK", rank)))
 
 
 def _slurm(environment: Mapping[str, str]) -> World:
@@ -113,7 +113,7 @@ def first_of(nodes: str) -> str:
 
 
 def local_address(host: str, port: int) -> str:
-    """Return the address of ours that ``host`` would see."""
+    """Return our address as ``host`` sees it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port or 1))  # sends nothing
         address: str = probe.getsockname()[0]
@@ -121,7 +121,7 @@ def local_address(host: str, port: int) -> str:
 
 
 def host_name() -> str:
-    """Return a name of this machine, and of the part of it whose processes can see each other."""
+    """Return a name of this machine and of the namespace whose processes see each other."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text(encoding="ascii").strip() if boot.exists() else socket.gethostname()
     spaces = Path("/proc/self/ns/pid")

@@ -1,4 +1,4 @@
-"""A run in a world that torchrun or Slurm has made: who makes its folder, and who merges its records."""
+"""A run in a world that torchrun or Slurm has made: rank 0 makes its folder, one rank per host merges its records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_SECONDS = 0.01
 
 
 def prepare(world: World, options: Options, first: Callable[[], object]) -> None:
-    """Have the first rank call ``first``, to make the run's folder, say, before any other goes on."""
+    """Let rank 0 call ``first``, for example to make the run's folder, before any other rank continues."""
     store = connect_world(world, options.heartbeat_timeout)
     try:
         if world.rank == 0:
@@ -28,25 +28,25 @@ def prepare(world: World, options: Options, first: Callable[[], object]) -> None
         else:
             store.wait("prepared")
     except StoreGone as error:
-        raise CommunicationError(f"rank {world.rank}: the first rank has ended before the run began") from error
+        raise CommunicationError(f"rank {world.rank}: rank 0 ended before the run began") from error
 
 
 @contextlib.contextmanager
 def rank_of(world: World, options: Options, folder: Path, part: str = "run") -> Iterator[ProcessRuntime]:
-    """Be one rank of a run whose records go to ``folder``, where the first rank of each host merges them at the end."""
-    folder.mkdir(parents=True, exist_ok=True)  # another host may see another disk
+    """Run one rank, with records in ``folder``; the first rank of each host merges them at the end."""
+    folder.mkdir(parents=True, exist_ok=True)  # another host may have another disk
     runtime = from_environment(options, folder=folder, part=part)
     assert runtime is not None
     try:
         yield runtime
     except BaseException:
-        end(world, runtime, folder, 0.0)  # the others' records as far as they have come
+        end(world, runtime, folder, 0.0)  # merge the others' records as far as they are written
         raise
     end(world, runtime, folder, options.heartbeat_timeout)
 
 
 def end(world: World, runtime: ProcessRuntime, folder: Path | None, heartbeat_timeout: float) -> None:
-    """Close our part of the run, and merge the records, if that is for us to do and there are any."""
+    """Close our part of the run; merge the records if there are any and we are the first rank of this host."""
     runtime.stop()
     if folder is None:
         return
@@ -59,9 +59,9 @@ def end(world: World, runtime: ProcessRuntime, folder: Path | None, heartbeat_ti
 
 
 def _await_all(world: World, runtime: ProcessRuntime, heartbeat_timeout: float) -> None:
-    """Say that our record is whole, and wait, if we are to merge, until all are."""
+    """Announce that our record is complete; if we merge, wait until all are."""
     store, deadline = runtime.store, time.monotonic() + heartbeat_timeout
-    with contextlib.suppress(StoreGone):  # its keeper has seen all of them, and ended
+    with contextlib.suppress(StoreGone):  # its host has seen all of them, and ended
         store.set(f"recorded/{world.rank}", True)
         missing = set(range(world.size)) if world.local_rank == 0 else set()
         while missing := {rank for rank in missing if not store.has(f"recorded/{rank}")}:

@@ -1,4 +1,4 @@
-"""Faults on purpose, on the processes that a launcher has started."""
+"""Inject planned faults into the processes that a launcher has started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["FaultInjector"]
 
 
 class FaultInjector:
-    """The events of a run that befall the processes of one launcher, each when its time has come."""
+    """The planned faults of the processes of one launcher, each injected at its time."""
 
     def __init__(self, events: Sequence[PlannedFault], servers: int, mine: Sequence[int], folder: Path | None) -> None:
         for event in events:
@@ -28,7 +28,7 @@ class FaultInjector:
         self._ranks = {event: [rank for rank in event.ranks(servers) if rank in mine] for event in events}
         self._names = {rank: f"server {rank}" if rank < servers else f"learner {rank - servers}" for rank in mine}
         self._unfired = [event for event in events if self._ranks[event]]
-        self._due: list[tuple[float, int, int | None, PlannedFault]] = []  # when, to which process, which signal
+        self._due: list[tuple[float, int, int | None, PlannedFault]] = []  # time, rank, signal, fault
         for event in self._unfired:
             number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(event.what)
             for rank in self._ranks[event]:
@@ -40,7 +40,7 @@ class FaultInjector:
         self._began: float | None = None
 
     def slowed(self, rank: int) -> list[tuple[float, float, float]]:
-        """Return from when to when a process is slowed, and how much."""
+        """Return begin, end and factor of a process's planned slowness."""
         return [
             (event.at_seconds, event.at_seconds + event.seconds if math.isfinite(event.seconds) else 1e18, event.factor)
             for event, ranks in self._ranks.items()
@@ -48,7 +48,7 @@ class FaultInjector:
         ]
 
     def inject_due(self, store: KeyValueStore, alive: dict[int, int], send: Callable[[int, int], None]) -> float:
-        """Let happen what is due to those ``alive``, processes by rank; return in how many seconds to come again."""
+        """Inject the faults that are due (``alive``: processes by rank); return the seconds to wait."""
         if not self._due:
             return math.inf
         if self._began is None:
@@ -59,7 +59,7 @@ class FaultInjector:
         late = [due for due in self._due if due[0] <= now]
         for due in late:
             _, rank, number, event = due
-            if rank in alive:  # one that is being started again is disturbed as soon as it is there
+            if rank in alive:  # a learner that is being restarted gets its fault when it is there
                 self._due.remove(due)
                 if number is not None:
                     send(alive[rank], number)
@@ -81,5 +81,5 @@ class FaultInjector:
             self._record = None
 
     def check(self) -> None:
-        """Complain of what never happened."""
+        """Raise if a fault was never injected."""
         check_all_fired(self._unfired, time.time() - self._began if self._began is not None else 0.0)

@@ -1,8 +1,8 @@
 """A process that has imported torch and forks learners, so that a run starts in milliseconds.
 
-It has one thread and no connection but the one to its launcher: forking is safe there, unlike in the launcher, whose
-store has threads.  The launcher's end, however it comes, closes that connection, and the server ends all learners;
-the server's own end does so too, by the kernel.
+It has one thread and only the connection to its launcher: forking is safe there, unlike in the launcher, whose store
+has threads.  The launcher's end, by a kill too, closes that connection, and the server ends all learners; if the server
+itself ends, the operating system does.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ _LARGEST = 1 << 20
 
 
 class ForkServer:
-    """The launcher's end: starts and signals processes, and hears of their ends."""
+    """The launcher's side: starts and signals processes, and reports their ends."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}  # its threads would not survive the fork
+        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}  # its threads do not survive a fork
         command = [sys.executable, "-m", "roundelay.runtimes.processes.fork_server", str(theirs.fileno())]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)  # noqa: S603
         theirs.close()
-        self._heard: deque[dict[str, Any]] = deque()
-        self.listens = True
+        self._events: deque[dict[str, Any]] = deque()
+        self.is_listening = True
 
     def start(self, job: dict[str, Any]) -> int:
-        """Start a process that does ``job`` with our own standard streams; return its process id."""
+        """Start a process for ``job``, with our standard streams; return its process id."""
         message = {"start": {"environment": dict(os.environ), "folder": os.getcwd(), "path": sys.path, **job}}
         socket.send_fds(self._socket, [json.dumps(message).encode()], range(STANDARD_STREAMS))
         while True:
-            event = self._hear(None)
+            event = self._receive(None)
             assert event is not None
             if "started" in event:
                 return int(event["started"])
-            self._heard.append(event)
+            self._events.append(event)
 
     def signal(self, process: int, number: int) -> None:
-        """Send a signal to a process that this server has started and whose end has not been heard of."""
+        """Send a signal to a process that this server has started and that has not ended."""
         with contextlib.suppress(OSError):
             self._socket.send(json.dumps({"signal": number, "process": process}).encode())
 
     def ended(self, timeout_seconds: float | None) -> tuple[int, int] | None:
-        """Wait for a process to end; return its id and its exit status, as `subprocess` counts them."""
-        event = self._heard.popleft() if self._heard else self._hear(timeout_seconds)
+        """Wait until a process ends; return its id and its exit status, as in `subprocess`."""
+        event = self._events.popleft() if self._events else self._receive(timeout_seconds)
         return (event["ended"], event["status"]) if event is not None else None
 
     def close(self) -> None:
-        """End the server, and whatever it has started."""
+        """End the server and all processes that it has started."""
         self._socket.close()
         self._process.wait()
 
-    def _hear(self, timeout_seconds: float | None) -> dict[str, Any] | None:
+    def _receive(self, timeout_seconds: float | None) -> dict[str, Any] | None:
         self._socket.settimeout(timeout_seconds)
         try:
             data = self._socket.recv(_LARGEST)
@@ -80,14 +80,14 @@ class ForkServer:
         finally:
             self._socket.settimeout(None)
         if not data:
-            self.listens = False
+            self.is_listening = False
             raise CommunicationError("the process that starts learners has ended")
         event: dict[str, Any] = json.loads(data)
         return event
 
 
 class _Idle:
-    """Servers that wait for their next run."""
+    """Fork servers that wait for their next run."""
 
     def __init__(self) -> None:
         self._servers: list[ForkServer] = []
@@ -114,12 +114,12 @@ _idle = _Idle()
 
 @contextlib.contextmanager
 def lend_server() -> Iterator[ForkServer]:
-    """Lend a fork server for one run, which ends what it starts; kept for the next one, if it still listens."""
+    """Lend a fork server for one run, which ends what it starts; keep it for the next run if it still listens."""
     server = _idle.take()
     try:
         yield server
     except BaseException as error:
-        if isinstance(error, Exception) and server.listens:
+        if isinstance(error, Exception) and server.is_listening:
             _idle.give(server)
         else:
             server.close()
@@ -127,7 +127,7 @@ def lend_server() -> Iterator[ForkServer]:
     _idle.give(server)
 
 
-# -- the other end ------------------------------------------------------------------------------------------------
+# -- the server's side --------------------------------------------------------------------------------------------
 
 
 class _Server:
@@ -136,13 +136,13 @@ class _Server:
         self._children: set[int] = set()
 
     def run(self) -> None:
-        """Fork until the launcher is gone."""
+        """Start processes until the launcher is gone."""
         awake, asleep = socket.socketpair()
         awake.setblocking(False)
         asleep.setblocking(False)
         signal.set_wakeup_fd(asleep.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(awake, selectors.EVENT_READ)
@@ -156,7 +156,7 @@ class _Server:
                         return
 
     def end_all(self) -> None:
-        """Leave no child behind."""
+        """End all children."""
         for child in self._children:
             os.kill(child, signal.SIGKILL)
 
@@ -189,7 +189,7 @@ class _Server:
             self._socket.close()
             status = self._work(job)
         except SystemExit:
-            pass  # told to end before it had begun
+            pass  # ended by SIGTERM before it began
         except BaseException:
             traceback.print_exc()
         finally:
@@ -227,16 +227,16 @@ def _become_learner(parent: int, files: list[int], job: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve the launcher at the other end of the socket that the command line names."""
+    """Serve the launcher at the other end of the socket given on the command line."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     import torch
 
-    from roundelay.runtimes.processes import learner_process as worker
+    from roundelay.runtimes.processes import learner_process
 
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # the first optimizer imports half of torch
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # the first optimizer imports much of torch
     gc.collect()
-    gc.freeze()  # a child's garbage collection would otherwise copy every page that we share
-    server = _Server(connection, worker.work)
+    gc.freeze()  # otherwise a child's garbage collection copies every shared page
+    server = _Server(connection, learner_process.work)
     try:
         server.run()
     finally:

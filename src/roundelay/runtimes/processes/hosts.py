@@ -1,4 +1,4 @@
-"""Several hosts: each runs a launcher of its own; the first one's keeps the store that all meet in."""
+"""Several hosts: each runs its own launcher; the first one hosts the store for all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from roundelay.errors import CommunicationError, SettingsError
+from roundelay.runtimes.entry_point import ErrorReport
 from roundelay.runtimes.processes.environment import local_address
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store, start_store
 
@@ -23,22 +23,22 @@ CLOSE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where so many launchers meet, one a host."""
+    """The rendezvous of several launchers, one per host."""
 
     rendezvous: str
     """``HOST:PORT``; HOST is an address of the first host."""
     count: int
     number: int | None = None
-    """Which one we are, from 0; by default the one with that address is the first, and others as they come."""
+    """Our number from 0; by default the host with that address is 0, others count in the order of arrival."""
     timeout_seconds: float = 120.0
-    """How long to wait for the others."""
+    """How long to wait for the other hosts."""
     silence_seconds: float = 60.0
-    """How long the first host may be silent before the others give up."""
+    """Seconds without a sign of the first host until the others give up."""
     token: str = ""
-    """A word that all hosts of one run give, so that two runs which meet by mistake part at once."""
+    """Word shared by all hosts of a run; hosts with another one are refused."""
 
     def parse(self) -> tuple[str, int]:
-        """Return the host and the port of the rendezvous."""
+        """Return the address and the port of the rendezvous."""
         host, _, port = self.rendezvous.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise SettingsError(f"rendezvous {self.rendezvous!r}: write HOST:PORT, such as 10.0.0.1:29500")
@@ -52,24 +52,24 @@ class Hosts:
 
 @dataclass(frozen=True)
 class HostInfo:
-    """A host's part in a run, once all hosts have come."""
+    """This host in a run, when all hosts have arrived."""
 
     store: KeyValueStore
     store_address: tuple[str, int]
-    """Where the store is."""
+    """Host and port of the store."""
     number: int
     count: int
     address: str
-    """Where others reach this host's learners."""
+    """Network address of this host's learners."""
 
     def share(self, size: int) -> range:
-        """Return which of ``size`` learners this host runs."""
+        """Return the ranks, of ``size``, that this host runs."""
         return range(size * self.number // self.count, size * (self.number + 1) // self.count)
 
 
 @contextlib.contextmanager
 def rendezvous(hosts: Hosts | None) -> Iterator[HostInfo]:
-    """Meet the other hosts, where there are any, and part from them at the end."""
+    """Wait for the other hosts, if there are any; on exit, leave them."""
     if hosts is None:
         store, port = start_store(LOOPBACK)
         yield HostInfo(store, (LOOPBACK, port), 0, 1, LOOPBACK)
@@ -89,18 +89,18 @@ def rendezvous(hosts: Hosts | None) -> Iterator[HostInfo]:
     else:
         with contextlib.suppress(StoreGone, CommunicationError):
             store.set(f"parted/{number}", True)
-            if first is not None:  # the others still read results from our store
+            if first is not None:  # the others may still read results from our store
                 _await_all(hosts, store, "parted", min(CLOSE_SECONDS, hosts.timeout_seconds))
 
 
-def fail_run(store: KeyValueStore, what: dict[str, Any]) -> None:
-    """Tell the other launchers that the run is to end."""
+def fail_run(store: KeyValueStore, report: ErrorReport) -> None:
+    """Tell the other launchers that the run has failed."""
     with contextlib.suppress(StoreGone):
-        store.setdefault("failed", what)
+        store.setdefault("failed", report)
 
 
 def _start_store(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
-    """Keep the store if that is our part; ``None``: it is another host's."""
+    """Host the store if this is the first host; else return ``None``."""
     if hosts.number not in (None, 0):
         return None
     try:
@@ -113,7 +113,7 @@ def _start_store(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
 
 
 def _connect_store(hosts: Hosts, host: str, port: int) -> KeyValueStore:
-    """Connect to the first host's store, once it is there."""
+    """Connect to the first host's store, as soon as it is there."""
     deadline = time.monotonic() + hosts.timeout_seconds
     while True:
         try:
@@ -122,21 +122,19 @@ def _connect_store(hosts: Hosts, host: str, port: int) -> KeyValueStore:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise CommunicationError(
-                    f"rendezvous {hosts.rendezvous}: the first host never came in {hosts.timeout_seconds:g} s"
+                    f"rendezvous {hosts.rendezvous}: the first host did not come in {hosts.timeout_seconds:g} s"
                 ) from error
             time.sleep(POLL_SECONDS)
     try:
         return connect_store(host, port, timeout_seconds=hosts.silence_seconds)
     except (RuntimeError, StoreGone) as error:
-        raise CommunicationError(
-            f"rendezvous {hosts.rendezvous}: what answers there is not a launcher of ours"
-        ) from error
+        raise CommunicationError(f"rendezvous {hosts.rendezvous}: a program that is not Roundelay answers") from error
 
 
 def _take_number(hosts: Hosts, store: KeyValueStore) -> int:
     store.wait("token")
     if store.get("token") != hosts.token:
-        raise SettingsError(f"rendezvous {hosts.rendezvous}: another run is there, which has another --token")
+        raise SettingsError(f"rendezvous {hosts.rendezvous}: another run is there, with another --token")
     number = hosts.number if hosts.number is not None else store.add("hosts", 1)
     if number >= hosts.count or store.has(f"host/{number}"):
         raise SettingsError(f"rendezvous {hosts.rendezvous}: all {hosts.count} hosts are there already")

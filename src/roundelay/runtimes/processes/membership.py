@@ -1,22 +1,22 @@
-"""Who is here: membership epochs that learners agree on in a store, without a leader.
+"""Membership of real processes: generations that learners agree on in a store, without a leader.
 
-Keys of the store (an id is a learner's for as long as it is a member; one that was given up comes back under another):
+Keys of the store (a learner has an id while it is a member; if it was excluded, it rejoins under a new one):
 
-=====================  ==============================================================================================
-``beat/<id>``          a counter that its heartbeat advances
-``dead/<id>``          an obituary, by the launcher that saw the process end
-``done/<id>``          it has finished; its end is not a loss
-``here/<epoch>/<id>``  it wants to be in that epoch: its report
-``view/<epoch>``       who is in that epoch, and the plan: set once, the first one wins
-``ready/<epoch>/<id>`` it has read the view: how to reach it
-``over/<epoch>``       why that epoch ended
-``poke/<epoch>/<id>``  wakes its watcher when the epoch is over
-``safe/<id>``          the minibatches that it put down as safe, a log
-``asking``             a log of newcomers, a line each: id and report
-``name/<id>``          the id by which the process that began as <id> goes now
-``welcome/<epoch>/…``  whether all who ask at that point are to meet and let newcomers in: the first to ask settles it
-``finished``           somebody has finished; newcomers are not let in any more
-=====================  ==============================================================================================
+===========================  ========================================================================================
+``beat/<id>``                a counter that its heartbeat advances
+``dead/<id>``                the reason of its death, written by its launcher
+``done/<id>``                it has finished; its end is not a loss
+``report/<generation>/<id>`` its report: it wants to be in that generation
+``members/<generation>``     the members and the plan; the first one to write it decides
+``ready/<generation>/<id>``  how to reach it; it has read the members
+``end/<generation>``         the reason why that generation ended
+``wake/<generation>/<id>``   wakes its watcher when the generation has ended
+``safe/<id>``                a log of its safe minibatches
+``newcomers``                a log of ranks that ask to join, one line each: id and report
+``id/<initial rank>``        the current id of that process
+``admit/<generation>/<key>`` whether to admit newcomers there; the first one to ask decides
+``finished``                 a learner has finished; newcomers are no longer admitted
+===========================  ========================================================================================
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundelay.errors import CommunicationError
-from roundelay.runtime import MakePlan
+from roundelay.runtime import MakePlan, as_newcomer
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, torch_message
 
 __all__ = ["GenerationAgreement", "MembershipProtocol", "RunFinished", "current_id", "latest_members", "report_death"]
@@ -49,7 +49,7 @@ class RunFinished(CommunicationError):
 
 @dataclass(frozen=True)
 class GenerationAgreement:
-    """An epoch that all its members have agreed on and are ready for."""
+    """A generation that all its members have agreed on and are ready for."""
 
     generation: int
     members: list[int]
@@ -65,10 +65,10 @@ class MembershipProtocol:
         self, store: KeyValueStore, initial_rank: int, size: int, *, heartbeat_timeout: float, newcomer: bool = False
     ) -> None:
         self.store, self.id, self.heartbeat_timeout = store, initial_rank, heartbeat_timeout
-        self._is_newcomer = newcomer  # whether we come when the others have begun
-        self._initial_rank = initial_rank  # the launcher's for this process, for good
+        self._is_newcomer = newcomer  # whether the others have begun without us
+        self._initial_rank = initial_rank  # which the launcher knows this process by
         self.generation, self.members = -1, list(range(size))
-        self.num_handled = 0  # how many newcomers have been let in or given up
+        self.num_handled = 0  # number of newcomers that were admitted or lost
         self._heartbeat = Heartbeat(
             store.clone(), initial_rank, heartbeat_timeout, on_silence=self._silent, on_store_gone=self._store_gone
         )
@@ -81,91 +81,91 @@ class MembershipProtocol:
     # -- agreeing -----------------------------------------------------------------------------------------------
 
     def agree(self, report: dict[str, Any], make_plan: MakePlan, endpoint: dict[str, Any]) -> GenerationAgreement:
-        """Agree on the next epoch; whoever is lost meanwhile just makes it the one after."""
+        """Agree on the next generation; if a member is lost meanwhile, on the one after."""
         while True:
-            epoch, view = self.generation + 1, None
+            generation, decided = self.generation + 1, None
             if not self._is_newcomer:
-                self.store.set(f"here/{epoch}/{self.id}", report)
-                view = self._propose(epoch, make_plan)
-            if view is None or self.id not in view["members"]:
-                self._is_newcomer, report = False, {**report, "holds": False, "trained": [], "left": []}
-                epoch, view = self._join(epoch, report)
-            self.generation, self.members, self.num_handled = epoch, view["members"], view["asked"]
-            cards = self._await_ready(epoch, endpoint)
-            if cards is not None:
-                return GenerationAgreement(epoch, self.members, view["plan"], cards)
+                self.store.set(f"report/{generation}/{self.id}", report)
+                decided = self._propose(generation, make_plan)
+            if decided is None or self.id not in decided["members"]:
+                self._is_newcomer, report = False, as_newcomer(report)
+                generation, decided = self._join(generation, report)
+            self.generation, self.members, self.num_handled = generation, decided["members"], decided["handled"]
+            endpoints = self._await_ready(generation, endpoint)
+            if endpoints is not None:
+                return GenerationAgreement(generation, self.members, decided["plan"], endpoints)
 
     def _propose(self, generation: int, make_plan: MakePlan) -> dict[str, Any]:
         waiting = set(self.members) - {self.id}
         self._heartbeat.watch(waiting)
-        while waiting and not self.store.has(f"view/{generation}"):
-            waiting = {i for i in waiting if not self.store.has(f"here/{generation}/{i}") and not self._is_lost(i)}
+        while waiting and not self.store.has(f"members/{generation}"):
+            waiting = {i for i in waiting if not self.store.has(f"report/{generation}/{i}") and not self._is_lost(i)}
             if waiting:
                 time.sleep(POLL_SECONDS)
-        view: dict[str, Any] | None = self.store.get(f"view/{generation}")
-        if view is None:
-            view = self.store.setdefault(f"view/{generation}", self._draft(generation, make_plan))
-        return view
+        decided: dict[str, Any] | None = self.store.get(f"members/{generation}")
+        if decided is None:
+            decided = self.store.setdefault(f"members/{generation}", self._draft(generation, make_plan))
+        return decided
 
     def _draft(self, generation: int, make_plan: MakePlan) -> dict[str, Any]:
-        reports = {i: self.store.get(f"here/{generation}/{i}") for i in self.members}
+        reports = {i: self.store.get(f"report/{generation}/{i}") for i in self.members}
         here = {i: report for i, report in reports.items() if report is not None and not self._is_lost(i)}
-        asking = self.store.log("asking").splitlines()
-        for newcomer in map(json.loads, asking[self.num_handled :]):
+        newcomers = self.store.log("newcomers").splitlines()
+        for newcomer in map(json.loads, newcomers[self.num_handled :]):
             if not self._is_lost(newcomer["id"]):
                 here[newcomer["id"]] = newcomer["report"]
-        ever = range(self.store.add("ids", 0))
-        safe = [number for i in ever if i not in here for number in self.safe(i)]
+        all_ids = range(self.store.add("ids", 0))
+        safe = [number for i in all_ids if i not in here for number in self.safe(i)]
         plan = make_plan(list(here.values()), safe)
-        return {"members": list(here), "plan": plan, "asked": len(asking)}
+        return {"members": list(here), "plan": plan, "handled": len(newcomers)}
 
     def _join(self, generation: int, report: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Ask to be let in under a new id, and wait for an epoch that we are in."""
+        """Ask to join under a new id, and wait for a generation that we are in."""
         self.id = self.store.add("ids", 1) - 1
-        self.store.add(f"beat/{self.id}", 1)  # from now on our silence tells
-        self._heartbeat.rename(self.id)  # whose connection may take longer to recover from a cut than ours did
-        self.store.set(f"name/{self._initial_rank}", self.id)
+        self.store.add(f"beat/{self.id}", 1)  # from now on our silence counts
+        self._heartbeat.rename(self.id)  # its connection may recover later from a partition than ours
+        self.store.set(f"id/{self._initial_rank}", self.id)
         logger.info("asking to join as %d", self.id)
-        self.store.append("asking", json.dumps({"id": self.id, "report": report}) + "\n")
+        self.store.append("newcomers", json.dumps({"id": self.id, "report": report}) + "\n")
         members = set(self.members)
         while True:
-            view = self.store.get(f"view/{generation}")
-            if view is not None:
-                if self.id in view["members"]:
-                    return generation, view
-                generation, members = generation + 1, set(view["members"])
+            decided = self.store.get(f"members/{generation}")
+            if decided is not None:
+                if self.id in decided["members"]:
+                    return generation, decided
+                generation, members = generation + 1, set(decided["members"])
                 self._heartbeat.watch(members)
                 continue
             if self.store.has("finished"):
                 raise RunFinished("the others have finished")
             if all(self._is_lost(i) for i in members):
-                raise CommunicationError("nobody is left who holds the model")
+                raise CommunicationError("no learner is left that has the model")
             time.sleep(5 * POLL_SECONDS)
 
     def _await_ready(self, generation: int, endpoint: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Wait until all members are ready; ``None``: one was lost, this epoch never began."""
+        """Wait until all members are ready; return ``None`` if one was lost and this generation never began."""
         self.store.set(f"ready/{generation}/{self.id}", endpoint)
         self._heartbeat.watch(set(self.members) - {self.id})
-        cards: dict[int, Any] = {self.id: endpoint}
-        while len(cards) < len(self.members):
+        endpoints: dict[int, Any] = {self.id: endpoint}
+        while len(endpoints) < len(self.members):
             for i in self.members:
-                if i not in cards and (theirs := self.store.get(f"ready/{generation}/{i}")) is not None:
-                    cards[i] = theirs
-            missing = [i for i in self.members if i not in cards]
-            if any(self._is_lost(i) for i in missing) or (missing and self.store.has(f"over/{generation}")):
-                announce_end(self.store, generation, self.members, f"learner {missing[0]} never came")
+                if i not in endpoints and (theirs := self.store.get(f"ready/{generation}/{i}")) is not None:
+                    endpoints[i] = theirs
+            missing = [i for i in self.members if i not in endpoints]
+            if any(self._is_lost(i) for i in missing) or (missing and self.store.has(f"end/{generation}")):
+                announce_end(self.store, generation, self.members, f"learner {missing[0]} did not come")
                 return None
             if missing:
                 time.sleep(POLL_SECONDS)
-        return [cards[i] for i in self.members]
+        return [endpoints[i] for i in self.members]
 
     def _is_lost(self, member: int) -> bool:
         return self.store.has(f"dead/{member}") or self.store.has(f"done/{member}") or self._heartbeat.is_silent(member)
 
-    # -- during an epoch ----------------------------------------------------------------------------------------
+    # -- during a generation ------------------------------------------------------------------------------------
 
     def watch(self, on_end: Callable[[str], None]) -> None:
-        """Have ``over`` called, from another thread, when the epoch is."""
+        """Call ``on_end`` with the reason, from another thread, when this generation ends."""
         self._on_end, self._watched_generation = on_end, self.generation
         arguments = (self.store.clone(), self.generation, self.id, on_end)
         self._watcher = threading.Thread(target=self._watch, args=arguments, name="watch", daemon=True)
@@ -176,15 +176,15 @@ class MembershipProtocol:
 
     def _watch(self, store: KeyValueStore, generation: int, learner: int, on_end: Callable[[str], None]) -> None:
         try:
-            store.wait(f"poke/{generation}/{learner}")
-            reason = store.get(f"over/{generation}")
+            store.wait(f"wake/{generation}/{learner}")
+            reason = store.get(f"end/{generation}")
         except StoreGone as error:
             reason = f"the store is gone: {error}"
         if reason is not None:
             on_end(reason)
 
     def end(self, reason: str, store: KeyValueStore | None = None) -> None:
-        """Say that this epoch is over; wakes everybody."""
+        """End this generation; wake all members."""
         announce_end(store or self.store, self.generation, self.members, reason)
 
     def _silent(self, learner: int, store: KeyValueStore) -> None:
@@ -196,54 +196,57 @@ class MembershipProtocol:
             self._on_end(reason)
 
     def mark_safe(self, numbers: Sequence[int]) -> None:
-        """Put down minibatches as safe."""
+        """Record that other learners also have these minibatches."""
         if numbers:
             self.store.append(f"safe/{self.id}", "".join(f"{number} " for number in numbers))
 
     def safe(self, learner: int) -> list[int]:
-        """Return what a learner put down as safe."""
+        """Return a learner's safe minibatches."""
         return [int(number) for number in self.store.log(f"safe/{learner}").split()]
 
     def has_newcomers(self, key: str = "") -> bool:
-        """Tell whether somebody waits to join; all of this epoch who ask by the same ``key`` are told the same."""
+        """Return whether a newcomer is waiting; all members that pass the same ``key`` get the same answer."""
         if key:
-            name = f"welcome/{self.generation}/{key}"
-            settled: bool = self.store.setdefault(name, self.has_newcomers())
+            name = f"admit/{self.generation}/{key}"
+            decision: bool = self.store.setdefault(name, self.has_newcomers())
             self._decisions.append(name)
-            if len(self._decisions) > MAX_KEPT_DECISIONS:  # nobody is that far behind
+            if len(self._decisions) > MAX_KEPT_DECISIONS:  # no member is that far behind
                 self.store.delete(self._decisions.popleft())
-            return settled
-        return self.store.log("asking").count("\n") > self.num_handled
+            return decision
+        return self.store.log("newcomers").count("\n") > self.num_handled
 
     def leave(self) -> None:
-        """Say that we have finished, and stay reachable until all others have, too."""
+        """Announce that we have finished, and stay reachable until all others have."""
         deadline = time.monotonic() + self.heartbeat_timeout
         waiting = set(self.members) - {self.id}
-        with contextlib.suppress(StoreGone):  # its keeper was the last to wait for us
+        with contextlib.suppress(StoreGone):  # the process that hosts it has ended, so all have finished
             self.store.set("finished", True)
             self.store.set(f"done/{self.id}", True)
-            while waiting and time.monotonic() < deadline and not self.store.has(f"over/{self.generation}"):
+            while waiting and time.monotonic() < deadline and not self.store.has(f"end/{self.generation}"):
                 waiting = {i for i in waiting if not self._is_lost(i)}
                 if waiting:
                     time.sleep(POLL_SECONDS)
         self.stop()
 
     def stop(self) -> None:
-        """End our threads; again is harmless."""
+        """End our threads; may be called again."""
         if not self._heartbeat.stopped:
             self._heartbeat.stop()
             with contextlib.suppress(StoreGone):
-                self.store.set(f"poke/{self.generation}/{self.id}", True)
-            for thread in (self._heartbeat, self._watcher):  # one inside torch when Python ends would take us down
+                self.store.set(f"wake/{self.generation}/{self.id}", True)
+            for thread in (
+                self._heartbeat,
+                self._watcher,
+            ):  # one inside torch when Python ends crashes the process
                 if thread is not None:
                     thread.join(timeout=JOIN_SECONDS)
 
 
 class Heartbeat(threading.Thread):
-    """Advances our counter and watches others': one that has moved before and stands still for long is silent.
+    """Advances our counter and watches those of others: one that has moved and then stops for too long is silent.
 
-    What counts is the time that we have watched it stand still: after a sleep of our own, or of our connection to the
-    store, everybody would seem to have been silent.
+    Only the time in which we have watched counts: after a pause of this process, or of its connection to the store, all
+    others would seem silent.
     """
 
     def __init__(
@@ -255,31 +258,31 @@ class Heartbeat(threading.Thread):
         on_silence: Callable[[int, KeyValueStore], None],
         on_store_gone: Callable[[str], None],
     ) -> None:
-        super().__init__(name="pulse", daemon=True)
+        super().__init__(name="heartbeat", daemon=True)
         self._store, self._id, self._timeout = store, learner, heartbeat_timeout
         self._on_silence, self._on_store_gone = on_silence, on_store_gone
         self._interval = min(1.0, heartbeat_timeout / 10)
         self._watching: set[int] = set()
-        self._seen: dict[int, tuple[int, float]] = {}  # the counter, and for how long it has stood still
+        self._seen: dict[int, tuple[int, float]] = {}  # the counter, and the seconds since it moved
         self._last_check = time.monotonic()
         self._stopped = threading.Event()
         self._beaten = threading.Event()
         self._lock = threading.Lock()
 
     def rename(self, learner: int) -> None:
-        """Go on under another id; return once it has beaten."""
+        """Continue under another id; return after its first beat."""
         self._beaten.clear()
         self._id = learner
         while self.is_alive() and not self._beaten.wait(self._interval):
             pass
 
     def watch(self, learners: set[int]) -> None:
-        """Watch these."""
+        """Watch these members."""
         with self._lock:
             self._watching = set(learners)
 
     def is_silent(self, learner: int) -> bool:
-        """Tell whether a learner's counter has stood still for too long."""
+        """Return whether a member's counter has stopped for too long."""
         seen = self._seen.get(learner)
         return seen is not None and seen[1] > self._timeout
 
@@ -319,30 +322,30 @@ class Heartbeat(threading.Thread):
 
 
 def announce_end(store: KeyValueStore, generation: int, members: Sequence[int], reason: str) -> None:
-    """Write that an epoch is over, for the first reason given, and wake its members."""
-    if not store.has(f"over/{generation}"):
-        store.setdefault(f"over/{generation}", reason)
+    """Write the reason why a generation has ended, unless there is one, and wake its members."""
+    if not store.has(f"end/{generation}"):
+        store.setdefault(f"end/{generation}", reason)
         for member in members:
-            store.set(f"poke/{generation}/{member}", True)
+            store.set(f"wake/{generation}/{member}", True)
 
 
 def latest_members(store: KeyValueStore) -> tuple[int, list[int]] | None:
-    """Return the newest epoch and its members."""
-    epoch = 0
-    while store.has(f"view/{epoch + 1}"):
-        epoch += 1
-    view = store.get(f"view/{epoch}")
-    return (epoch, view["members"]) if view is not None else None
+    """Return the newest generation and its members."""
+    generation = 0
+    while store.has(f"members/{generation + 1}"):
+        generation += 1
+    decided = store.get(f"members/{generation}")
+    return (generation, decided["members"]) if decided is not None else None
 
 
 def current_id(store: KeyValueStore, learner: int) -> int:
-    """Return the id by which the process that began as ``learner`` goes now."""
-    renamed = store.get(f"name/{learner}")
+    """Return the current id of the process that began as ``learner``."""
+    renamed = store.get(f"id/{learner}")
     return learner if renamed is None else int(renamed)
 
 
 def report_death(store: KeyValueStore, learner: int, reason: str) -> None:
-    """Write the obituary of the process that began as ``learner``; by the launcher that saw it end."""
+    """Report that the process that began as ``learner`` has died; called by its launcher."""
     learner = current_id(store, learner)
     store.set(f"dead/{learner}", reason)
     newest = latest_members(store)

@@ -1,94 +1,63 @@
-"""Where a process stands in a run, and by which transport the members of an epoch talk."""
+"""How to reach a process in the next generation, and by which transport its members communicate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
 
 from roundelay.communicator import Communicator
 from roundelay.errors import SettingsError
 from roundelay.runtimes.processes.membership import GenerationAgreement
+from roundelay.runtimes.processes.options import ProcessInfo, TransportName
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.gloo_messages import GlooTransport
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
-from roundelay.runtimes.processes.transport.session import Session, TimeRecorder
+from roundelay.runtimes.processes.transport.session import Session
 from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
 from roundelay.runtimes.strategy_lock import StrategyLock
+from roundelay.runtimes.wall_clock import TimeRecorder
 
-__all__ = ["Endpoint", "Options", "ProcessInfo"]
-
-Transport = Literal["auto", "gloo", "shared"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of a run on processes."""
-
-    heartbeat_timeout: float = 30.0
-    """How long a learner may be silent before the others go on without it."""
-    slow: dict[int, float] = field(default_factory=dict)
-    """By rank: how many times longer its gradients are to take."""
-    max_spans: int = 2000
-    """How many spans of time each learner records singly."""
-    threads: int = 1
-    """Threads that each learner computes with."""
-    transport: Transport = "auto"
-    """``shared``: memory, on one host only; ``gloo``: sockets; ``auto``: whichever fits the group."""
-
-
-@dataclass(frozen=True)
-class ProcessInfo:
-    """Where this process stands in the run."""
-
-    initial_rank: int
-    """Our number, which is our rank at the start."""
-    size: int
-    host: str = "localhost"
-    """Processes that give the same name can share memory."""
-    address: str = "127.0.0.1"
-    """Where others reach us."""
-    elastic: bool = False
-    """Whether the run outlives a lost learner."""
+__all__ = ["Endpoint"]
 
 
 class Endpoint:
-    """How this process can be reached in the next epoch, by memory or by gloo; all members decide alike by which."""
+    """How to reach this process in the next generation: shared memory or gloo; all members choose the same."""
 
-    def __init__(self, place: ProcessInfo, transport: Transport, device: str, lost: Callable[[str], None]) -> None:
-        self._host_address, self._transport, self._lost = place.address, transport, lost
-        self._memory = (
-            SharedMemoryTransport() if transport != "gloo" and device == "cpu" and segments.usable() else None
-        )
-        self.address = {
-            "host": place.host,
-            "memory": self._memory.address if self._memory is not None else None,
-        }
+    def __init__(
+        self, process: ProcessInfo, transport: TransportName, device: str, lost: Callable[[str], None]
+    ) -> None:
+        self._host_address, self._transport, self._lost = process.address, transport, lost
+        share = transport != "gloo" and device == "cpu" and segments.usable()
+        self._memory = SharedMemoryTransport() if share else None
+        self.address = {"host": process.host, "memory": self._memory.address if self._memory is not None else None}
 
     def connect(
-        self, agreement: GenerationAgreement, rank: int, baton: StrategyLock, diary: TimeRecorder, store: KeyValueStore
+        self,
+        agreement: GenerationAgreement,
+        rank: int,
+        strategy_lock: StrategyLock,
+        recorder: TimeRecorder,
+        store: KeyValueStore,
     ) -> tuple[Session, Communicator]:
-        """Connect to all members of an epoch."""
-        cards, everyone = agreement.endpoints, range(len(agreement.endpoints))
+        """Connect to all members of a generation."""
+        addresses, members = agreement.endpoints, range(len(agreement.endpoints))
         memory = self._memory
-        if memory is not None and all(card["memory"] and card["host"] == self.address["host"] for card in cards):
-            memory.connect(rank, [card["memory"] for card in cards])
-            session = Session(memory, baton, diary)
-            return session, SharedMemoryCommunicator(session, memory, everyone)
+        if memory is not None and all(each["memory"] and each["host"] == self.address["host"] for each in addresses):
+            memory.connect(rank, [each["memory"] for each in addresses])
+            session = Session(memory, strategy_lock, recorder)
+            return session, SharedMemoryCommunicator(session, memory, members)
         if self._transport == "shared":
             raise SettingsError(
                 "transport: learners on several hosts, or on this machine, cannot share memory; use gloo"
             )
-        if memory is not None:
-            memory.close()
+        self.close()
         connect = connect_by_device(store, agreement.generation, self._host_address)
-        post = GlooTransport(rank, len(cards), lambda: connect("post", rank, len(cards), "cpu"), self._lost)
-        session = Session(post, baton, diary)
-        return session, TorchCommunicator(session, everyone, connect)
+        messages = GlooTransport(rank, len(members), lambda: connect("messages", rank, len(members), "cpu"), self._lost)
+        session = Session(messages, strategy_lock, recorder)
+        return session, TorchCommunicator(session, members, connect)
 
     def close(self) -> None:
-        """Withdraw the offer."""
+        """Free the shared memory, if there is any."""
         if self._memory is not None:
             self._memory.close()

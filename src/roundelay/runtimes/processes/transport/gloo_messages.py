@@ -1,8 +1,8 @@
-"""Messages between learners over torch.distributed: a gloo group in which every peer has a thread of its own.
+"""Messages between learners over a gloo group of torch.distributed.
 
-A receive in gloo can be neither polled nor cancelled, so each peer is listened to by a thread that does nothing else;
-it ends when the peer says farewell, when the peer is gone, or when we close the group's connections.  Sending waits
-until the receiver listens, so each peer that is written to has a second thread and a queue.
+A receive in gloo can be neither polled nor cancelled, so one thread per peer only receives; it ends when the peer
+sends CLOSE, when the peer is gone, or when we close the group's connections.  A send waits for the receiver, so each
+peer that we send to has a second thread, with a queue.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import datetime
 import queue
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from roundelay.errors import LearnerLost
 from roundelay.runtimes.processes.transport.key_value_store import torch_message
-from roundelay.runtimes.processes.transport.messages import HEADER, MAGIC, Kind, Label, Layout, Message, raw_bytes
+from roundelay.runtimes.processes.transport.messages import HEADER, MAGIC, Inbox, Kind, Label, Message
+from roundelay.runtimes.tensor_layout import Layout, raw_bytes
 
 __all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooTransport", "interrupt"]
 
@@ -29,24 +30,24 @@ T = TypeVar("T")
 FOREVER = datetime.timedelta(days=365)
 AT_ONCE = datetime.timedelta(milliseconds=1)
 HEADERS, BODIES, UNUSED_TAG = 1, 2, 77  # tags
-PACKET_BYTES = 2048  # a header, and the body behind it where that is short: one message instead of two
-CLOSE_SECONDS = 2.0  # how long we wait for the others' farewell
-KEPT_BUFFERS = 4  # of one size; the rest goes back to the system
+PACKET_BYTES = 2048  # a header and, if it fits, the tensor: one message instead of two
+CLOSE_SECONDS = 2.0  # how long we wait for CLOSE of the others
+KEPT_BUFFERS = 4  # of one size; more are freed
 CLOSE = Label(Kind.CLOSE, 0, 0)
 
 
 class GlooGroup(Protocol):
-    """What we use of a gloo process group."""
+    """The part of a gloo process group that is used here."""
 
     def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
     def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
 
 
 def interrupt(group: GlooGroup, rank: int, size: int) -> None:
-    """Close all connections of a gloo group: whoever waits in it, here or elsewhere, raises.
+    """Close all connections of a gloo group: all threads that wait in it, here or elsewhere, raise.
 
-    This is the one way to interrupt gloo: a receive that times out closes every connection of its group.  One from a
-    peer that is gone already raises without doing so, hence all peers in turn.
+    This is the only way to interrupt gloo: a receive that times out closes every connection of its group.  A receive
+    from a peer that is gone raises without closing them, so all peers are tried.
     """
     for peer in range(size):
         if peer != rank:
@@ -55,15 +56,14 @@ def interrupt(group: GlooGroup, rank: int, size: int) -> None:
 
 
 class GlooTransport:
-    """A `Transport` over a gloo group, which is connected in the background."""
+    """A `Transport` over a gloo group, which connects in the background."""
 
     def __init__(self, rank: int, size: int, connect: Callable[[], GlooGroup], lost: Callable[[str], None]) -> None:
         self.rank, self.size = rank, size
         self._connect, self._lost = connect, lost
         self._group: GlooGroup | None = None
         self._outboxes: dict[int, queue.SimpleQueue[_Outgoing]] = {}
-        self._inbox: dict[tuple[int, Label], deque[Message]] = defaultdict(deque)
-        self._requests: deque[Message] = deque()
+        self._inbox = Inbox()
         self._changed = threading.Condition()
         self._end_reason: str | None = None
         self._closed = False
@@ -73,30 +73,23 @@ class GlooTransport:
         if size > 1:
             threading.Thread(target=self._begin, name="connect", daemon=True).start()
 
-    # -- the post -----------------------------------------------------------------------------------------------
-
     def send(self, to: int, label: Label, x: Tensor) -> int:
-        """Copy ``x``, to be sent in the background."""
+        """Copy ``x``; a thread sends the copy."""
         if self._end_reason is not None:
             raise LearnerLost(self._end_reason)
-        letter = _Outgoing(label, x.detach().cpu().contiguous(), self._buffers)
-        self._outbox(to).put(letter)
-        return letter.nbytes
+        outgoing = _Outgoing(label, x.detach().cpu().contiguous(), self._buffers)
+        self._outbox(to).put(outgoing)
+        return outgoing.nbytes
 
     def receive(self, source: int, label: Label) -> Message | None:
-        """Return the oldest message of this sender and label, if it has come."""
+        """Return the oldest message of this sender and label, if one has arrived."""
         with self._changed:
-            waiting = self._inbox.get((source, label))
-            if not waiting:
-                return None
-            message = waiting.popleft()
-            if not waiting:
-                del self._inbox[source, label]
-            return message
+            return self._inbox.take(source, label)
 
     def next_request(self) -> Message | None:
-        """Return the oldest request, if one has come."""
-        return self._requests.popleft() if self._requests else None
+        """Return the oldest request, if one has arrived."""
+        with self._changed:
+            return self._inbox.take_request()
 
     def wait(self, check: Callable[[], T | None], *, requests: bool = False) -> T:
         """Block until ``check`` returns something."""
@@ -110,21 +103,21 @@ class GlooTransport:
                 self._changed.wait()
 
     def wake(self) -> None:
-        """Have all who wait check again."""
+        """Let all waiting threads check again."""
         with self._changed:
             self._changed.notify_all()
 
     def abort(self, reason: str) -> None:
-        """Have all who wait raise."""
+        """Let all waiting threads raise."""
         with self._changed:
             self._end_reason = self._end_reason or reason
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Send what is left to send and part from all peers; where one is lost, just close the connections."""
+        """Send all that is queued, then CLOSE; if a peer is lost, close the connections at once."""
         with self._changed:
             self._closed = True
-        if self._group is None:  # never connected, or not yet: whoever connects will see that it is too late
+        if self._group is None:  # not connected, or not yet: the connecting thread will see that we are closed
             return
         if self._end_reason is None:
             for peer in range(self.size):
@@ -146,7 +139,7 @@ class GlooTransport:
     # -- threads ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Connect to everybody, which gloo lets nobody interrupt, and listen."""
+        """Connect to all peers, which cannot be interrupted, and start to receive."""
         try:
             group = self._connect()
         except RuntimeError as error:  # torch has no narrower one
@@ -174,41 +167,41 @@ class GlooTransport:
         thread.start()
 
     def _write(self, to: int) -> None:
-        """Send what is put into the outbox, until the farewell."""
+        """Send what is in the outbox, until CLOSE."""
         outbox = self._outboxes[to]
         while not self._connected.wait(0.1):
             if self._closed or self._end_reason is not None:
                 return
         group = self._group
         while group is not None:
-            letter = outbox.get()
+            outgoing = outbox.get()
             try:
-                works = [group.send([letter.packet], to, HEADERS)]
-                if letter.body is not None:
-                    works.append(group.send([letter.body], to, BODIES))
+                works = [group.send([outgoing.packet], to, HEADERS)]
+                if outgoing.body is not None:
+                    works.append(group.send([outgoing.body], to, BODIES))
                 for work in works:
                     work.wait(FOREVER)
             except RuntimeError as error:
                 self._report(f"rank {to} is gone: {torch_message(error)}")
                 return
-            if letter.label == CLOSE:
+            if outgoing.label == CLOSE:
                 return
-            letter.free()
+            outgoing.free()
 
     def _listen(self, source: int) -> None:
-        """Receive what a peer sends, until it says farewell."""
+        """Receive what a peer sends, until CLOSE."""
         group = self._group
         assert group is not None
-        envelope = torch.empty(PACKET_BYTES, dtype=torch.uint8)
+        packet = torch.empty(PACKET_BYTES, dtype=torch.uint8)
         try:
             while True:
-                group.recv([envelope], source, HEADERS).wait(FOREVER)
-                label, layout = _Outgoing.read(envelope)
+                group.recv([packet], source, HEADERS).wait(FOREVER)
+                label, layout = _Outgoing.read(packet)
                 if label == CLOSE:
                     return
                 buffer = self._buffers.take(layout.nbytes)
                 if layout.nbytes <= PACKET_BYTES - HEADER.size:
-                    buffer.copy_(envelope[HEADER.size : HEADER.size + layout.nbytes])
+                    buffer.copy_(packet[HEADER.size : HEADER.size + layout.nbytes])
                 else:
                     group.recv([buffer], source, BODIES).wait(FOREVER)
                 self._deliver(source, label, buffer, layout)
@@ -216,14 +209,11 @@ class GlooTransport:
             self._report(f"rank {source} is gone: {torch_message(error)}")
 
     def _deliver(self, source: int, label: Label, buffer: Tensor, layout: Layout) -> None:
-        """Put a whole message where it will be found."""
+        """Put a complete message into the inbox."""
         tensor = buffer.view(layout.dtype).view(layout.shape)
         message = Message(source, label, tensor, lambda: self._buffers.give(buffer))
         with self._changed:
-            if label.kind is Kind.REQUEST:
-                self._requests.append(message)
-            else:
-                self._inbox[source, label].append(message)
+            self._inbox.put(message)
             self._changed.notify_all()
 
     def _report(self, reason: str) -> None:
@@ -232,7 +222,7 @@ class GlooTransport:
 
 
 class _Outgoing:
-    """A message to be sent: its header in an envelope, and the body behind it or, where that is long, beside it."""
+    """A message to be sent: one packet with its header and its tensor, or, if that is long, the tensor as a body."""
 
     def __init__(self, label: Label, x: Tensor, buffers: _Buffers) -> None:
         layout = Layout.of(x)
@@ -248,22 +238,22 @@ class _Outgoing:
             self.body = buffers.take(layout.nbytes).copy_(raw_bytes(x))
 
     def free(self) -> None:
-        """Give the memory back, once it has been sent."""
+        """Free the memory, after it was sent."""
         for buffer in (self.packet, self.body):
             if buffer is not None:
                 self._buffers.give(buffer)
 
     @staticmethod
     def read(packet: Tensor) -> tuple[Label, Layout]:
-        """Read the header of an envelope."""
+        """Read the header of a packet."""
         magic, kind, group, number, *layout = HEADER.unpack(packet[: HEADER.size].numpy().tobytes())
         if magic != MAGIC:
-            raise ValueError("what it sent is no message of ours")
+            raise ValueError("it sent something that is not a message")
         return Label(Kind(kind), group, number), Layout.decode(tuple(layout))
 
 
 class _Buffers:
-    """Memory for messages, kept by size: fresh pages cost as much as the copy."""
+    """Memory for messages, kept by size for reuse: fresh pages cost as much as the copy."""
 
     def __init__(self) -> None:
         self._kept: dict[int, list[Tensor]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""JSON in one of torch's key-value stores, which the launcher keeps for the learners."""
+"""JSON in one of torch's key-value stores; the launcher hosts it for the learners."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import torch.distributed
 __all__ = ["KeyValueStore", "RawStore", "StoreGone", "connect_store", "start_store", "torch_message"]
 
 FOREVER = datetime.timedelta(days=365)
-c10d: Any = torch.distributed  # its type information leaves out half of what we use
+c10d: Any = torch.distributed  # its type information is incomplete
 RawStore: TypeAlias = Any
 """One of torch's stores."""
 StoreGone: type[Exception] = c10d.DistError
 
 
 class KeyValueStore:
-    """JSON in one of torch's stores; a client for one thread, since a blocking call holds it."""
+    """JSON in one of torch's stores; a client for one thread, since a blocking call occupies it."""
 
     def __init__(self, raw: RawStore, another: Callable[[], RawStore]) -> None:
         self.raw, self._another = raw, another
@@ -38,16 +38,16 @@ class KeyValueStore:
         return KeyValueStore(c10d.PrefixStore(prefix, self.raw), lambda: c10d.PrefixStore(prefix, self._another()))
 
     def set(self, key: str, value: Any) -> None:
-        """Write ``value``; whoever asks after we have returned finds it."""
+        """Write ``value``; on return it is visible to all clients."""
         self.raw.set(key, json.dumps(value))
-        self.raw.check([key])  # torch sends a value and does not wait: the answer to this says that it has come
+        self.raw.check([key])  # `set` does not wait for the store; the reply to this says that the value is there
 
     def get(self, key: str) -> Any:
-        """Return the value, or ``None`` where there is none."""
+        """Return the value, or ``None`` if there is none."""
         return json.loads(self.raw.get(key)) if self.raw.check([key]) else None
 
     def has(self, key: str) -> bool:
-        """Tell whether there is such a key."""
+        """Return whether there is such a key."""
         return bool(self.raw.check([key]))
 
     def add(self, key: str, amount: int) -> int:
@@ -55,11 +55,11 @@ class KeyValueStore:
         return int(self.raw.add(key, amount))
 
     def delete(self, key: str) -> None:
-        """Forget a key, if there is one."""
+        """Delete a key, if there is one."""
         self.raw.delete_key(key)
 
     def append(self, key: str, text: str) -> None:
-        """Append to a log, without waiting for anybody."""
+        """Append to a log; return without waiting for the store."""
         self.raw.append(key, text)
 
     def log(self, key: str) -> str:
@@ -67,7 +67,7 @@ class KeyValueStore:
         return str(self.raw.get(key), "ascii") if self.raw.check([key]) else ""
 
     def setdefault(self, key: str, value: Any) -> Any:
-        """Write ``value`` unless somebody has written before; return what is there."""
+        """Write ``value`` if there is no such key; return the value that is there."""
         return json.loads(self.raw.compare_set(key, "", json.dumps(value)))
 
     def wait(self, key: str) -> None:
@@ -88,13 +88,13 @@ def connect_store(host: str, port: int, *, timeout_seconds: float = 60.0) -> Key
 
 
 def torch_message(error: BaseException) -> str:
-    """Return what torch complains of, in one line: neither the place in its source nor its advice."""
+    """Return the message of an error of torch in one line, without its source position and its advice."""
     line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return re.sub(r"^(\[[^]]*\.(cc|cpp|h):\d+\]\s*)+", "", line).partition(". This is typically")[0]
 
 
 def start_store(host: str, port: int = 0) -> tuple[KeyValueStore, int]:
-    """Keep a store that listens on this address only; return it and its port."""
+    """Host a store that listens on this address only; return it and its port."""
     listener = socket.create_server((host, port))
     port = listener.getsockname()[1]
     raw: RawStore = c10d.TCPStore(
@@ -104,9 +104,9 @@ def start_store(host: str, port: int = 0) -> tuple[KeyValueStore, int]:
 
 
 def _limit_silence(host: str, port: int, seconds: float) -> None:
-    """Have connections to a store on another host fail when it is not heard of for so long.
+    """Let connections to a store on another host fail after so many seconds without a sign of it.
 
-    Torch waits for an answer for good; a host that vanishes without closing its connections would hang us.
+    Torch waits for a reply forever: a host that vanishes without closing its connections would hang us.
     """
     address = socket.gethostbyname(host)
     if address.startswith("127."):
@@ -124,7 +124,7 @@ def _limit_silence(host: str, port: int, seconds: float) -> None:
 
 
 def _open_sockets() -> list[int]:
-    """Return the numbers of the sockets that this process has open."""
+    """Return the file numbers of all open sockets of this process."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile

@@ -1,36 +1,19 @@
-"""What one message between two learners is: a tensor and a header that says which."""
+"""A message between two learners: a tensor and a label that says which message it is."""
 
 from __future__ import annotations
 
 import enum
-import math
 import struct
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
-__all__ = ["HEADER", "MAGIC", "Kind", "Label", "Layout", "Message", "Transport"]
+__all__ = ["HEADER", "MAGIC", "Inbox", "Kind", "Label", "Message", "Transport"]
 
 T = TypeVar("T")
-
-DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
-)
-MAX_DIMENSIONS = 6
 
 
 class Kind(enum.IntEnum):
@@ -51,44 +34,17 @@ class Label(NamedTuple):
     group: int
     """The key of the communicator that was used."""
     number: int
-    """Which of its kind: a request's and its reply's number, a collective's; 0 where the order says it."""
-
-
-class Layout(NamedTuple):
-    """The type and shape of a tensor."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, x: Tensor) -> Layout:
-        """Describe ``x``; one of very many dimensions travels flat."""
-        return cls(x.dtype, tuple(x.shape) if x.dim() <= MAX_DIMENSIONS else (x.numel(),))
-
-    @property
-    def nbytes(self) -> int:
-        """How long the tensor is."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def encode(self) -> tuple[int, ...]:
-        """Write it as `MAX_DIMENSIONS` + 2 integers."""
-        blanks = [0] * (MAX_DIMENSIONS - len(self.shape))
-        return (DTYPES.index(self.dtype), len(self.shape), *self.shape, *blanks)
-
-    @classmethod
-    def decode(cls, numbers: tuple[int, ...]) -> Layout:
-        """Read what `encode` wrote."""
-        return cls(DTYPES[numbers[0]], tuple(numbers[2 : 2 + numbers[1]]))
+    """The number of the request or of the collective; 0 if the order of messages is enough."""
 
 
 HEADER = struct.Struct("<4sqqq8q")
-"""Before a tensor that travels: a magic word, the label, the layout."""
+"""What is sent before a tensor: a magic word, the label, the layout."""
 MAGIC = b"RDLY"
 
 
 @dataclass(slots=True)
 class Message:
-    """A tensor that has come; its memory is the transport's, which wants it back."""
+    """A received tensor; its memory belongs to the transport until `release` is called."""
 
     source: int
     """The sender's rank in the world."""
@@ -97,38 +53,62 @@ class Message:
     release: Callable[[], None]
 
 
-class Transport(Protocol):
-    """Point-to-point messages among all who are here in one membership epoch.
+class Inbox:
+    """Messages that have arrived and were not yet received; requests in the order of their arrival."""
 
-    Ranks are those of the whole world.  Sending copies at once.  All but `wait` and `abort` are called by whoever holds
-    the baton, or by the one thread that waits for messages of that kind.
+    def __init__(self) -> None:
+        self._messages: dict[tuple[int, Label], deque[Message]] = defaultdict(deque)
+        self._requests: deque[Message] = deque()
+
+    def put(self, message: Message) -> None:
+        """Add a message."""
+        if message.label.kind is Kind.REQUEST:
+            self._requests.append(message)
+        else:
+            self._messages[message.source, message.label].append(message)
+
+    def take(self, source: int, label: Label) -> Message | None:
+        """Return and remove the oldest message of this sender and label, if there is one."""
+        waiting = self._messages.get((source, label))
+        if not waiting:
+            return None
+        message = waiting.popleft()
+        if not waiting:
+            del self._messages[source, label]
+        return message
+
+    def take_request(self) -> Message | None:
+        """Return and remove the oldest request, if there is one."""
+        return self._requests.popleft() if self._requests else None
+
+
+class Transport(Protocol):
+    """Point-to-point messages among all members of one generation.
+
+    Ranks are those of the whole world.  Sending copies at once.  All methods except `wait` and `abort` are called by
+    the thread that holds the strategy lock, or by the one thread that waits for messages of that kind.
     """
 
     rank: int
     size: int
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
-        """Send ``x``; return how many bytes that is."""
+        """Send ``x``; return the number of bytes sent."""
 
     def receive(self, source: int, label: Label) -> Message | None:
-        """Return the oldest message of this sender and label, if it has come."""
+        """Return the oldest message of this sender and label, if one has arrived."""
 
     def next_request(self) -> Message | None:
-        """Return the oldest request, whoever sent it, if one has come."""
+        """Return the oldest request of any sender, if one has arrived."""
 
     def wait(self, check: Callable[[], T | None], *, requests: bool = False) -> T:
-        """Block until ``check``, called again after whatever comes, returns something; raise when aborted."""
+        """Block until ``check``, called again after each arrival, returns something; raise if aborted."""
 
     def wake(self) -> None:
-        """Have all who wait in this process check again."""
+        """Let all waiting threads of this process check again."""
 
     def abort(self, reason: str) -> None:
-        """Have all who wait, now and later, raise `LearnerLost`."""
+        """Let all waiting threads, now and later, raise `LearnerLost`."""
 
     def close(self) -> None:
-        """Give everything back."""
-
-
-def raw_bytes(x: Tensor) -> Tensor:
-    """Return the bytes of a contiguous CPU tensor, as a view."""
-    return x.reshape(-1).view(torch.uint8)
+        """Free all resources."""

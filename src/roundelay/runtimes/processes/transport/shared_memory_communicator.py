@@ -1,8 +1,8 @@
-"""Collectives through shared memory: everyone publishes its vector, and takes what it needs of the others'."""
+"""Collectives through shared memory: each rank publishes its vector and reads those of the others."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -11,28 +11,28 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
-from roundelay.runtimes.processes.transport.messages import Layout
+from roundelay.runtimes.awaitables import Blocking
 from roundelay.runtimes.processes.transport.session import PointToPoint, Session
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
 from roundelay.runtimes.processes.transport.shared_memory_segments import LINE, RING, RING_BYTES, Segment
-from roundelay.runtimes.strategy_lock import Blocking
+from roundelay.runtimes.tensor_layout import Layout
 from roundelay.runtimes.weighted_mean import divide, scale
 
 __all__ = ["SharedMemoryCommunicator"]
 
 OPERATIONS = ("mean", "gather", "broadcast")
-CHUNK_BYTES = 1 << 19  # what is added up stays in the cache
-BROADCASTS_AHEAD = 4  # how many vectors a root may be ahead of the others
+CHUNK_BYTES = 1 << 19  # small enough to stay in the cache
+BROADCASTS_AHEAD = 4  # how many broadcasts a root may be ahead of the others
 
 
 class SharedMemoryCommunicator(PointToPoint):
     """A communicator whose members all run on one host.
 
-    A collective begins when it is called: its vector is published then.  The rest needs nothing of the others but that
-    they have published, too, and is done where it is awaited; so a slow learner delays nobody by more than that.
+    A collective publishes its vector when it is called.  The rest happens in the await, and needs only that the others
+    have published theirs: a slow learner delays the others by no more than that.
 
-    Two add up each for itself.  More share the work chunk by chunk: whoever comes to a chunk that nobody has added up
-    does so and publishes it, the others copy it.  Nobody waits for anybody's share, and the bits are the same.
+    Two ranks compute a mean each for itself.  More ranks share the work by chunks: the first rank that comes to a chunk
+    computes and publishes it, the others copy it.  No rank waits for another's share, and the bits are the same.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class SharedMemoryCommunicator(PointToPoint):
         self._rings: dict[int, int] = {self.rank: self._ring}  # by rank in the group
         self._number = 0
         self._pending: deque[_Collective] = deque()
-        self._blocks: deque[tuple[int, int]] = deque()  # of collectives that others may still read, with their numbers
-        self._kept: dict[int, Tensor] = {}
+        self._blocks: deque[tuple[int, int]] = deque()  # number and block of collectives that others may still read
+        self._lent_tensors: list[Tensor] = []  # results of gathers, until the next one begins
+        self._free_tensors: dict[Layout, list[Tensor]] = defaultdict(list)
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
         """Replace ``x`` by the mean over the group."""
@@ -56,13 +57,15 @@ class SharedMemoryCommunicator(PointToPoint):
         return self._begin(_Collective("mean", x, weight=weight))
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        """Everyone's ``x`` in rank order."""
+        """Return ``x`` of all ranks, in rank order."""
+        self._reclaim_tensors()
         if self.size == 1:
-            return Blocking(lambda: [x])
+            mine = x.clone()
+            return Blocking(lambda: [mine])
         return self._begin(_Collective("gather", x))
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        """Copy ``root``'s ``x`` into everyone's."""
+        """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
         if self.size == 1:
             return Blocking(lambda: x)
         return self._begin(_Collective("broadcast", x, root=root))
@@ -78,42 +81,42 @@ class SharedMemoryCommunicator(PointToPoint):
         with self.session.communicating():
             self._reclaim()
             if self._number - self._all_done() >= RING:
-                self._complete(self._number - RING + 1)  # what others still need, they have: no one waits for us
+                self._complete(self._number - RING + 1)  # needs only what others have published, so it cannot deadlock
                 self.session.wait(lambda: self._number - self._all_done() < RING or None)
             self._publish(collective)
         return Blocking(lambda: self._await(collective))
 
     def _publish(self, collective: _Collective) -> None:
-        post, layout = self.transport, collective.layout
+        transport, layout = self.transport, collective.layout
         collective.number = number = self._number
         block = 0
         if collective.operation != "broadcast" or collective.root == self.rank:
             chunks = _Chunks(layout, self.size) if collective.operation == "mean" else None
-            block = post.arena.take(layout.nbytes if chunks is None else chunks.nbytes)
-            post.segment.view(block, layout).copy_(collective.x)
+            block = transport.arena.take(layout.nbytes if chunks is None else chunks.nbytes)
+            transport.segment.view(block, layout).copy_(collective.x)
             if chunks is not None:
-                chunks.clear(post.segment, block)
+                chunks.clear(transport.segment, block)
             self._blocks.append((number, block))
-            self.session.recorder.sent(layout.nbytes)
+            self.session.recorder.count_bytes(layout.nbytes)
         collective.parts[self.rank] = _Part(
             collective.operation, collective.root, collective.weight, block, collective.layout
         )
-        verb = OPERATIONS.index(collective.operation) + len(OPERATIONS) * collective.root
-        post.segment.write(self._ring, number, verb, bits_of(collective.weight), 0, block, *layout.encode(), 0)
+        code = OPERATIONS.index(collective.operation) + len(OPERATIONS) * collective.root
+        transport.segment.write(self._ring, number, code, bits_of(collective.weight), 0, block, *layout.encode(), 0)
         self._number += 1
         self._pending.append(collective)
-        post.notify(self.members)
+        transport.notify(self.members)
 
     def _reclaim(self) -> None:
-        # A block is in use until the others have read it, and until we have completed the collective ourselves: our
-        # own share of a mean is summed from it.
+        # A block is in use until the others have read it and we have completed the collective ourselves: our own share
+        # of a mean is computed from it.
         ours = self._pending[0].number if self._pending else self._number
         done = min(self._all_done(), ours)
         while self._blocks and self._blocks[0][0] < done:
             self.transport.arena.give(self._blocks.popleft()[1])
 
     def _all_done(self) -> int:
-        """Return how many collectives all others have done with."""
+        """Return the number of collectives that all others have completed."""
         done = self._number
         for rank in range(self.size):
             if rank != self.rank:
@@ -122,7 +125,7 @@ class SharedMemoryCommunicator(PointToPoint):
         return done
 
     def _find(self, rank: int) -> int | None:
-        """Return where a member keeps its collectives, once it has made this group, too."""
+        """Return the offset of a member's ring of collectives, if it has made this group too."""
         ring = self._rings.get(rank)
         if ring is None:
             ring = self.transport.segments[self.members[rank]].find(self.key)
@@ -135,6 +138,8 @@ class SharedMemoryCommunicator(PointToPoint):
     def _await(self, collective: _Collective) -> Any:
         if not collective.completed:
             self._complete(collective.number + 1)
+        if collective.operation == "gather":
+            self._lent_tensors += collective.result
         return collective.result
 
     def _complete(self, end: int) -> None:
@@ -157,7 +162,7 @@ class SharedMemoryCommunicator(PointToPoint):
         return [rank for rank in range(self.size) if rank != self.rank]
 
     def _await_rank(self, collective: _Collective, rank: int) -> None:
-        """Wait until a member has published its part, and see that it is of the same collective."""
+        """Wait until a member has published its part; raise `Mismatch` if it called another collective."""
         segment, number = self.transport.segments[self.members[rank]], collective.number
 
         def published() -> bool | None:
@@ -165,10 +170,10 @@ class SharedMemoryCommunicator(PointToPoint):
             return True if ring is not None and segment.written(ring) > number else None
 
         self.session.wait(published)
-        verb, bits, _, block, *layout = segment.entry(self._rings[rank], number)
+        code, bits, _, block, *layout = segment.entry(self._rings[rank], number)
         theirs = _Part(
-            OPERATIONS[verb % len(OPERATIONS)],
-            verb // len(OPERATIONS),
+            OPERATIONS[code % len(OPERATIONS)],
+            code // len(OPERATIONS),
             weight_of(bits),
             block,
             Layout.decode(tuple(layout)),
@@ -178,7 +183,7 @@ class SharedMemoryCommunicator(PointToPoint):
         collective.parts[rank] = theirs
 
     def _limit_lead(self, collective: _Collective) -> None:
-        """Have a root wait for the others, lest it fill the memory with vectors that nobody has read."""
+        """Let a root wait for the others, so that unread vectors do not fill the memory."""
         if collective.root == self.rank:
             self.session.wait(lambda: self._all_done() > collective.number - BROADCASTS_AHEAD or None)
         else:
@@ -187,7 +192,7 @@ class SharedMemoryCommunicator(PointToPoint):
     # -- the collectives ----------------------------------------------------------------------------------------
 
     def _tensor(self, rank: int, collective: _Collective) -> Tensor:
-        """Return what a member has published of a collective."""
+        """Return the vector that a member has published."""
         part = collective.parts[rank]
         return self.transport.segments[self.members[rank]].view(part.block, part.layout)
 
@@ -197,14 +202,18 @@ class SharedMemoryCommunicator(PointToPoint):
         return collective.x
 
     def _do_gather(self, collective: _Collective) -> list[Tensor]:
-        everyone = []
+        results = []
         for rank in range(self.size):
-            source = self._tensor(rank, collective)
-            kept = self._kept.get(rank)
-            if kept is None or kept.shape != source.shape or kept.dtype != source.dtype:
-                kept = self._kept[rank] = torch.empty_like(source)
-            everyone.append(kept.copy_(source))
-        return everyone
+            source, free = self._tensor(rank, collective), self._free_tensors[collective.parts[rank].layout]
+            results.append((free.pop() if free else torch.empty_like(source)).copy_(source))
+        return results
+
+    def _reclaim_tensors(self) -> None:
+        """Reuse the results of earlier gathers; sizes that the last one did not have are freed."""
+        self._free_tensors.clear()
+        for tensor in self._lent_tensors:
+            self._free_tensors[Layout.of(tensor)].append(tensor)
+        self._lent_tensors = []
 
     def _do_mean(self, collective: _Collective) -> Tensor:
         x = collective.x
@@ -232,7 +241,7 @@ class SharedMemoryCommunicator(PointToPoint):
         weights: Sequence[float],
         out: Tensor,
     ) -> None:
-        """Add up the chunks that nobody has added up yet, from our own first one on; copy the others."""
+        """Compute the chunks that no rank has computed yet, from our own first one on; copy the others."""
         segments = [self.transport.segments[member] for member in self.members]
         blocks = [collective.parts[rank].block for rank in range(self.size)]
         sums = [
@@ -254,29 +263,29 @@ class SharedMemoryCommunicator(PointToPoint):
 
 
 class _Chunks:
-    """How the work of one mean is cut: the same for all members."""
+    """How the work of one mean is divided: the same for all members."""
 
     def __init__(self, layout: Layout, size: int) -> None:
         self.numel = layout.nbytes // layout.dtype.itemsize
         self.length = CHUNK_BYTES // layout.dtype.itemsize
         self.count = -(-self.numel // self.length)
         self.shared = size > 2 and self.count > 1
-        self.sums = -(-layout.nbytes // LINE) * LINE  # where in a block the sums lie, and the flags that tell of them
+        self.sums = -(-layout.nbytes // LINE) * LINE  # offset of the sums in a block; the flags follow
         self.flags = 2 * self.sums
         self.nbytes = self.flags + 8 * self.count if self.shared else layout.nbytes
 
     def part(self, index: int) -> slice:
-        """Return where a chunk lies in the vector."""
+        """Return the slice of a chunk in the vector."""
         return slice(index * self.length, min((index + 1) * self.length, self.numel))
 
     def clear(self, segment: Segment, block: int) -> None:
-        """Say that no chunk is added up yet."""
+        """Clear the flags of all chunks."""
         if self.shared:
             segment.raw[block + self.flags : block + self.nbytes] = bytes(8 * self.count)
 
 
 def _mean_of_chunk(out: Tensor, sources: Sequence[Tensor], weights: Sequence[float]) -> None:
-    """Write the weighted mean of ``sources`` as `arithmetic.mean_of` computes it; of two, ``out`` may be one."""
+    """Write the weighted mean of ``sources``, as `mean_of` computes it; ``out`` may be one of two sources."""
     torch.add(scale(sources[0], weights[0]), scale(sources[1], weights[1]), out=out)
     for source, weight in zip(sources[2:], weights[2:], strict=True):
         out.add_(scale(source, weight))
@@ -284,13 +293,13 @@ def _mean_of_chunk(out: Tensor, sources: Sequence[Tensor], weights: Sequence[flo
 
 
 class _Part:
-    """What a member has published of a collective."""
+    """The part of a collective that a member has published."""
 
     def __init__(self, operation: str, root: int, weight: float, block: int, layout: Layout) -> None:
         self.operation, self.root, self.weight, self.block, self.layout = operation, root, weight, block, layout
 
     def fits(self, mine: _Collective) -> bool:
-        """Tell whether this is a part of ``mine``."""
+        """Return whether this is a part of ``mine``."""
         same = self.operation == mine.operation and self.root == mine.root and self.layout.dtype == mine.layout.dtype
         return same and (mine.operation == "gather" or self.layout.nbytes == mine.layout.nbytes)
 
@@ -314,7 +323,7 @@ class _Collective:
 
 
 def describe(operation: str, layout: Layout, root: int) -> str:
-    """Write a collective as it was called."""
+    """Return the call of a collective as text."""
     what = f"{operation}{tuple(layout.shape)}"
     if operation == "broadcast":
         what += f" from {root}"

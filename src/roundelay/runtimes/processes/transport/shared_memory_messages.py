@@ -1,4 +1,4 @@
-"""Messages and collectives through shared memory, for learners on one host."""
+"""Messages through shared memory, for learners on one host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from roundelay.errors import CommunicationError, LearnerLost
-from roundelay.runtimes.processes.transport.messages import Kind, Label, Layout, Message
+from roundelay.runtimes.processes.transport.messages import Inbox, Kind, Label, Message
 from roundelay.runtimes.processes.transport.shared_memory_segments import (
     MAIN,
     NUM_LANES,
@@ -22,15 +22,16 @@ from roundelay.runtimes.processes.transport.shared_memory_segments import (
     Segment,
     lane,
 )
+from roundelay.runtimes.tensor_layout import Layout
 
 __all__ = ["SharedMemoryTransport"]
 
 T = TypeVar("T")
-LONGEST_SLEEP = 0.05  # a bell wakes us sooner
+LONGEST_SLEEP = 0.05  # a notification wakes us sooner
 
 
 class SharedMemoryTransport:
-    """A `Transport` in memory: a message lies in its sender's segment until its receiver has done with it."""
+    """A `Transport` in memory: a message stays in its sender's segment until its receiver releases it."""
 
     def __init__(self) -> None:
         self.segment, self._file = Segment.create()
@@ -39,29 +40,26 @@ class SharedMemoryTransport:
         self.arena: Arena
         self._notifiers: list[list[Notifier]] = []
         self._end_reason: str | None = None
-        self._sent: dict[int, deque[int]] = defaultdict(deque)  # by ring: blocks under way
-        self._first: dict[int, int] = defaultdict(int)  # by ring: which message the first of them is
+        self._sent: dict[int, deque[int]] = defaultdict(deque)  # by ring: blocks of messages under way
+        self._first: dict[int, int] = defaultdict(int)  # by ring: number of the first of them
         self._read: dict[int, int] = defaultdict(int)  # by ring: messages read
         self._released: dict[int, set[int]] = defaultdict(set)
-        self._inbox: dict[tuple[int, Label], deque[Message]] = defaultdict(deque)
-        self._requests: deque[Message] = deque()
+        self._inbox = Inbox()
 
     @property
     def address(self) -> dict[str, str]:
-        """How others find our segment."""
+        """How other processes find our segment."""
         return {"path": f"/proc/{os.getpid()}/fd/{self._file}", "nonce": self.segment.nonce}
 
     def connect(self, rank: int, addresses: Sequence[dict[str, Any]]) -> None:
-        """Map everyone's segment."""
+        """Map the segments of all members."""
         self.rank, self.size, self.arena = rank, len(addresses), Arena(len(addresses))
-        for other, card in enumerate(addresses):
-            segment = self.segment if other == rank else Segment(card["path"])
-            if segment.nonce != card["nonce"]:
-                raise CommunicationError(f"{card['path']}: not the memory of rank {other}")
+        for other, address in enumerate(addresses):
+            segment = self.segment if other == rank else Segment(address["path"])
+            if segment.nonce != address["nonce"]:
+                raise CommunicationError(f"{address['path']}: not the memory of rank {other}")
             self.segments.append(segment)
         self._notifiers = [[Notifier(segment, which, rank) for which in range(NUM_LANES)] for segment in self.segments]
-
-    # -- the post -----------------------------------------------------------------------------------------------
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
         """Copy ``x`` into our segment and tell ``to``."""
@@ -76,53 +74,47 @@ class SharedMemoryTransport:
         return layout.nbytes
 
     def receive(self, source: int, label: Label) -> Message | None:
-        """Return the oldest message of this sender and label, if it has come."""
+        """Return the oldest message of this sender and label, if one has arrived."""
         self._collect(source, MAIN)
-        waiting = self._inbox.get((source, label))
-        if not waiting:
-            return None
-        message = waiting.popleft()
-        if not waiting:
-            del self._inbox[source, label]
-        return message
+        return self._inbox.take(source, label)
 
     def next_request(self) -> Message | None:
-        """Return the oldest request, if one has come."""
+        """Return the oldest request, if one has arrived."""
         for source in range(self.size):
             if source != self.rank:
                 self._collect(source, REQUESTS)
-        return self._requests.popleft() if self._requests else None
+        return self._inbox.take_request()
 
     def wait(self, check: Callable[[], T | None], *, requests: bool = False) -> T:
-        """Sleep on our bell until ``check`` returns something."""
-        bell = self._notifiers[self.rank][REQUESTS if requests else MAIN]
+        """Sleep on our notifier until ``check`` returns something."""
+        notifier = self._notifiers[self.rank][REQUESTS if requests else MAIN]
         while True:
-            value = bell.read()
+            value = notifier.read()
             result = check()
             if result is not None:
                 return result
             if self._end_reason is not None:
                 raise LearnerLost(self._end_reason)
-            bell.sleep(value, LONGEST_SLEEP)
+            notifier.sleep(value, LONGEST_SLEEP)
 
     def notify(self, ranks: Sequence[int]) -> None:
-        """Wake these, for news in a collective."""
+        """Wake these ranks: a collective has progressed."""
         for rank in ranks:
             if rank != self.rank:
                 self._notifiers[rank][MAIN].notify()
 
     def wake(self) -> None:
-        """Have all who wait in this process check again."""
-        for bell in self._notifiers[self.rank] if self._notifiers else ():
-            bell.notify()
+        """Let all waiting threads of this process check again."""
+        for notifier in self._notifiers[self.rank] if self._notifiers else ():
+            notifier.notify()
 
     def abort(self, reason: str) -> None:
-        """Have all who wait raise."""
+        """Let all waiting threads raise."""
         self._end_reason = self._end_reason or reason
         self.wake()
 
     def close(self) -> None:
-        """Let go of all memory; what was lent keeps its own."""
+        """Close our segment; tensors that are still lent keep the memory alive."""
         self.abort("the session was closed")
         if self._file >= 0:
             os.close(self._file)
@@ -131,7 +123,7 @@ class SharedMemoryTransport:
     # -- rings --------------------------------------------------------------------------------------------------
 
     def _reclaim(self, to: int, ring: int, counterpart: int) -> None:
-        """Take back the blocks of messages that their receiver has done with; wait where too many are under way."""
+        """Reuse the blocks of messages that ``to`` has released; wait if too many are under way."""
         blocks, theirs = self._sent[ring], self.segments[to]
 
         def reclaim() -> bool | None:
@@ -145,7 +137,7 @@ class SharedMemoryTransport:
             self.wait(reclaim)
 
     def _collect(self, source: int, which: int) -> None:
-        """Put whatever has come from one peer where it will be found."""
+        """Put all messages that have arrived from one peer into the inbox."""
         theirs, mine, sender = lane(self.rank, which), lane(source, which), self.segments[source]
         while self._read[mine] < sender.written(theirs):
             index = self._read[mine]
@@ -153,10 +145,7 @@ class SharedMemoryTransport:
             label, tensor = Label(Kind(kind), group, number), sender.view(block, Layout.decode(tuple(layout)))
             message = Message(source, label, tensor, lambda index=index: self._release(source, which, index))  # type: ignore[misc]
             self._read[mine] += 1
-            if label.kind is Kind.REQUEST:
-                self._requests.append(message)
-            else:
-                self._inbox[source, label].append(message)
+            self._inbox.put(message)
 
     def _release(self, source: int, which: int, index: int) -> None:
         ring = lane(source, which)
@@ -179,6 +168,6 @@ def bits_of(weight: float) -> int:
 
 
 def weight_of(bits: int) -> float:
-    """Return the weight of which these are the bits."""
+    """Return the weight that has these bits."""
     (weight,) = struct.unpack("d", struct.pack("q", bits))
     return float(weight)

@@ -1,11 +1,11 @@
-"""One learner's memory that all learners on its host map: where things lie in it, and how to wait for a change.
+"""One learner's memory that all learners on its host map: its layout, and how to wait for a change.
 
-Only its owner writes to a segment; all others read, and ring its bells.  There is no lock, since one held by a killed
-process would stay held: something is written first, and the counter that tells of it is advanced after, so that a
-killed writer never publishes half a vector.  This relies on stores becoming visible in their order, as on x86.
+Only the owner writes to a segment; all others read it, and change its notifiers.  There is no lock, because a killed
+process would hold it forever.  Data is written first and its counter is advanced after it, so that a killed writer
+never publishes half a vector.  This relies on stores becoming visible in their order, as on x86.
 
-A segment is a file without a name, so that nothing is left of it when its last process ends, however that ends.  It is
-far larger than needed: memory is only taken for pages that were written, so that nothing ever has to be mapped anew.
+A segment is a file without a name: nothing is left of it when its last process ends, even by a kill.  It is far larger
+than needed, so that it is never mapped again; only pages that were written take memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import CommunicationError
-from roundelay.runtimes.processes.transport.messages import Layout
+from roundelay.runtimes.tensor_layout import Layout
 
 __all__ = ["Arena", "Notifier", "Segment", "usable"]
 
@@ -32,7 +32,7 @@ RING = 256
 ENTRY = struct.Struct("13q")
 ENTRY_BYTES = 128
 RING_BYTES = 2 * LINE + RING * ENTRY_BYTES
-"""A ring: how many were written, how many were taken from its counterpart, the entries."""
+"""A ring: number of entries written, number taken from the counterpart, the entries."""
 NONCE, NOTIFIERS, DIRECTORY, LANES_AT = 0, LINE, 4096, 1 << 20
 DIRECTORY_ENTRIES = (LANES_AT - DIRECTORY) // 16 - 1
 NUM_LANES = 2
@@ -42,7 +42,7 @@ FUTEX_WAIT, FUTEX_WAKE, ALL_WAITERS = 0, 1, 2**31 - 1
 
 
 def usable() -> bool:
-    """Tell whether this machine keeps the order of stores, and has futexes and files without a name."""
+    """Return whether this machine keeps the order of stores, and has futexes and files without a name."""
     return sys.platform == "linux" and platform.machine() in FUTEX
 
 
@@ -51,9 +51,9 @@ class _Timespec(ctypes.Structure):
 
 
 class Notifier:
-    """A word that changes whenever there is news for its owner, who may sleep on it.
+    """A word that changes whenever something happens that its owner waits for; the owner may sleep on it.
 
-    Every ring writes a value that was not there before, so that none is missed by who looks first and sleeps after.
+    Every `notify` writes a new value, so that an owner that reads the word and sleeps after misses none.
     """
 
     def __init__(self, segment: Segment, lane: int, sender: int) -> None:
@@ -67,19 +67,19 @@ class Notifier:
         return self._word[self._index]
 
     def notify(self) -> None:
-        """Wake whoever sleeps."""
+        """Wake all sleeping threads."""
         self._next_value = self._next_value & ~0x3FFFFF | (self._next_value + 1) & 0x3FFFFF
         self._word[self._index] = self._next_value
         self._syscall(self._number, self._address, FUTEX_WAKE, ALL_WAITERS, None, None, 0)
 
     def sleep(self, value: int, timeout_seconds: float) -> None:
-        """Sleep until the word is no longer ``value``, or somebody rings, or for so long."""
+        """Sleep until the word is no longer ``value``, until the next `notify`, or for so many seconds."""
         timeout = _Timespec(int(timeout_seconds), int(timeout_seconds % 1 * 1e9))
         self._syscall(self._number, self._address, FUTEX_WAIT, ctypes.c_uint32(value), ctypes.byref(timeout), None, 0)
 
 
 class Segment:
-    """A mapped segment, our own or another learner's."""
+    """A mapped segment, of this or of another learner."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -93,7 +93,7 @@ class Segment:
 
     @classmethod
     def create(cls) -> tuple[Segment, int]:
-        """Make a segment; return it, and the file that others may open for as long as it is not closed."""
+        """Make a segment; return it, and the file that others can open until it is closed."""
         file = os.memfd_create("roundelay")
         os.ftruncate(file, SEGMENT_BYTES)
         segment = cls(f"/proc/self/fd/{file}")
@@ -102,11 +102,11 @@ class Segment:
 
     @property
     def nonce(self) -> str:
-        """What tells this segment from all others."""
+        """A random value that identifies this segment."""
         return bytes(self.raw[NONCE : NONCE + 8]).hex()
 
     def view(self, offset: int, layout: Layout) -> Tensor:
-        """Return the tensor that lies at ``offset``."""
+        """Return the tensor at ``offset``."""
         view = self._views.get((offset, layout))
         if view is None:
             if len(self._views) > 4 * RING:
@@ -118,19 +118,19 @@ class Segment:
     # -- rings --------------------------------------------------------------------------------------------------
 
     def written(self, ring: int) -> int:
-        """Return how many entries the owner has written to a ring."""
+        """Return the number of entries that the owner has written to a ring."""
         return self.counters[ring // 8]
 
     def taken(self, ring: int) -> int:
-        """Return how many entries of this ring's counterparts the owner has done with."""
+        """Return the number of entries of this ring's counterparts that the owner no longer needs."""
         return self.counters[(ring + LINE) // 8]
 
     def take(self, ring: int, count: int) -> None:
-        """Advance `taken`; by the owner."""
+        """Set `taken`; called by the owner."""
         self.counters[(ring + LINE) // 8] = count
 
     def write(self, ring: int, index: int, *entry: int) -> None:
-        """Write an entry and tell of it; by the owner."""
+        """Write an entry, then advance `written`; called by the owner."""
         ENTRY.pack_into(self.raw, ring + 2 * LINE + index % RING * ENTRY_BYTES, *entry)
         self.counters[ring // 8] = index + 1
 
@@ -141,16 +141,16 @@ class Segment:
     # -- the directory of groups --------------------------------------------------------------------------------
 
     def enter(self, key: int, ring: int) -> None:
-        """Say where the ring of a group's collectives lies; by the owner."""
+        """Publish the offset of the ring of a group's collectives; called by the owner."""
         at = DIRECTORY // 8
         count = self.counters[at]
         if count >= DIRECTORY_ENTRIES:
-            raise CommunicationError(f"{count} groups have been split off; no more fit")
+            raise CommunicationError(f"{count} groups were split off; there is no room for more")
         self.counters[at + 2 + 2 * count], self.counters[at + 3 + 2 * count] = key, ring
         self.counters[at] = count + 1
 
     def find(self, key: int) -> int | None:
-        """Return where the ring of a group's collectives lies, once its owner has said so."""
+        """Return the offset of the ring of a group's collectives, if its owner has published it."""
         at = DIRECTORY // 8
         for index in range(self.counters[at] - 1, -1, -1):
             if self.counters[at + 2 + 2 * index] == key:
@@ -159,12 +159,12 @@ class Segment:
 
 
 def lane(peer: int, which: int) -> int:
-    """Return where the ring of messages to and from ``peer`` lies."""
+    """Return the offset of the ring of messages to and from ``peer``."""
     return LANES_AT + (NUM_LANES * peer + which) * RING_BYTES
 
 
 class Arena:
-    """Blocks of the rest of our own segment, kept by size: fresh pages cost as much as the copy."""
+    """Blocks of the rest of our own segment, kept by size for reuse: fresh pages cost as much as the copy."""
 
     def __init__(self, size: int) -> None:
         self._top = -(-lane(size, 0) // 4096) * 4096
@@ -184,5 +184,5 @@ class Arena:
         return offset
 
     def give(self, offset: int) -> None:
-        """Give a block back."""
+        """Free a block."""
         self._free[self._sizes[offset]].append(offset)

@@ -1,14 +1,13 @@
-"""Collectives of torch.distributed (gloo, or NCCL for tensors on a GPU); messages between two by `GlooPost`.
+"""Collectives of torch.distributed (gloo, or NCCL for tensors on a GPU); other messages by `GlooTransport`.
 
-A thread of its own runs a group's collectives in order.  Gloo cannot be interrupted, and it ends the whole process when
-two ranks call it with different sizes: so each collective is announced to the next rank first, and started only when
-the previous rank has announced the same one.
+One thread per group runs its collectives in order.  Gloo cannot be interrupted, and it ends the whole process if two
+ranks call it with different sizes.  So each collective is announced to the next rank first, and starts only when the
+previous rank has announced the same one.
 """
 
 from __future__ import annotations
 
 import datetime
-import functools
 import queue
 import threading
 from collections import defaultdict
@@ -20,11 +19,12 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
+from roundelay.runtimes.awaitables import Blocking
 from roundelay.runtimes.processes.transport.gloo_messages import FOREVER, interrupt
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, torch_message
-from roundelay.runtimes.processes.transport.messages import Kind, Label, Layout, raw_bytes
+from roundelay.runtimes.processes.transport.messages import Kind, Label
 from roundelay.runtimes.processes.transport.session import PointToPoint, Session
-from roundelay.runtimes.strategy_lock import Blocking
+from roundelay.runtimes.tensor_layout import Layout, raw_bytes
 from roundelay.runtimes.weighted_mean import divide, scale
 
 __all__ = ["TorchCommunicator", "connect_by_device"]
@@ -34,7 +34,7 @@ WEIGHT_BYTES = 8
 
 
 class ProcessGroup(Protocol):
-    """What we use of torch's process groups."""
+    """The part of torch's process groups that is used here."""
 
     def allreduce(self, tensors: list[Tensor], /) -> Any: ...
     def broadcast(self, tensor: Tensor, root: int, /) -> Any: ...
@@ -44,7 +44,7 @@ class ProcessGroup(Protocol):
 
 
 Connect = Callable[[str, int, int, str], ProcessGroup]
-"""Make the process group called so, of which we are this rank of so many, for tensors on such a device."""
+"""Make a process group, from its name, our rank, its size, and the kind of device of its tensors."""
 
 
 class TorchCommunicator(PointToPoint):
@@ -57,7 +57,7 @@ class TorchCommunicator(PointToPoint):
         self._stages = _Stages()
         self._works: queue.SimpleQueue[_Collective | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._groups: dict[str, ProcessGroup] = {}  # by the kind of device that their tensors are on
+        self._groups: dict[str, ProcessGroup] = {}  # by the kind of device of their tensors
         session.closers.append(self._close)
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
@@ -78,7 +78,7 @@ class TorchCommunicator(PointToPoint):
         return self._begin("mean", x, lambda group: group.allreduce([stage]), finish)
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        """Copy ``root``'s ``x`` into everyone's."""
+        """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
         if self.size == 1:
             return Blocking(lambda: x)
         data = x.detach().clone(memory_format=torch.contiguous_format)
@@ -92,7 +92,8 @@ class TorchCommunicator(PointToPoint):
         return self._begin(f"broadcast from {root}", x, lambda group: group.broadcast(flat, root), finish)
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        """Everyone's ``x`` in rank order, each sent straight to all."""
+        """Return ``x`` of all ranks; each rank sends its own to all others."""
+        self._reclaim_results(Kind.GATHER)
         self._sequence += 1
         label, mine = Label(Kind.GATHER, self.key, self._sequence), x.detach().clone()
         for other in range(self.size):
@@ -100,14 +101,7 @@ class TorchCommunicator(PointToPoint):
                 self._send(other, label, mine)
 
         def finish() -> list[Tensor]:
-            post, everyone = self.session.transport, []
-            for rank, member in enumerate(self.members):
-                if rank == self.rank:
-                    everyone.append(mine)
-                    continue
-                message = self.session.wait(functools.partial(post.receive, member, label))
-                everyone.append(message.tensor.to(x.device))  # never released: what gather returns is kept by whoever
-            return everyone
+            return [mine if rank == self.rank else self._receive(rank, label, x) for rank in range(self.size)]
 
         return Blocking(finish)
 
@@ -120,10 +114,10 @@ class TorchCommunicator(PointToPoint):
         if self.session.end_reason is not None:
             raise LearnerLost(self.session.end_reason)
         self._sequence += 1
-        _synchronize(x.device.type)  # our thread has another stream
+        _synchronize(x.device.type)  # our thread uses another stream
         collective = _Collective(self._sequence, operation, x, start)
         self._announce(collective)
-        self.session.recorder.sent(collective.layout.nbytes)
+        self.session.recorder.count_bytes(collective.layout.nbytes)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"collectives {self.path}", daemon=True)
             self._thread.start()
@@ -151,13 +145,13 @@ class TorchCommunicator(PointToPoint):
                 _synchronize(collective.device)
             except (LearnerLost, Mismatch) as error:
                 collective.error = error
-            except RuntimeError as error:  # torch has no narrower one: a peer is gone, or the group was closed on us
+            except RuntimeError as error:  # torch has no narrower class: a peer is gone, or the group was closed
                 collective.error = LearnerLost(f"a {collective.operation} failed: {torch_message(error)}")
             collective.done = True
             self.session.transport.wake()
 
     def _close(self) -> None:
-        """Wake our thread, wherever it is."""
+        """End our thread, even while it waits."""
         self._works.put(None)
         for device, group in self._groups.items() if self.session.end_reason is not None else ():
             if device == "cuda":  # not run by any test: there is no GPU
@@ -172,19 +166,19 @@ class TorchCommunicator(PointToPoint):
         self.session.transport.send(after, Label(Kind.CHECK, self.key, collective.number), data)
 
     def _compare(self, collective: _Collective) -> None:
-        """Wait until the previous rank has called a collective too, and see that it is this one."""
+        """Wait until the previous rank has announced a collective; raise `Mismatch` if it is another one."""
         before, label = (self.rank - 1) % self.size, Label(Kind.CHECK, self.key, collective.number)
-        post, member = self.session.transport, self.members[before]
-        message = post.wait(lambda: post.receive(member, label))
-        verb, dtype, shape = bytes(message.tensor.tolist()).decode().split("|")
+        transport, member = self.session.transport, self.members[before]
+        message = transport.wait(lambda: transport.receive(member, label))
+        operation, dtype, shape = bytes(message.tensor.tolist()).decode().split("|")
         message.release()
         mine = collective.layout
         numel = 1
         for length in shape.split(",") if shape else []:
             numel *= int(length)
-        if (verb, dtype, numel) != (collective.operation, str(mine.dtype), mine.nbytes // mine.dtype.itemsize):
+        if (operation, dtype, numel) != (collective.operation, str(mine.dtype), mine.nbytes // mine.dtype.itemsize):
             raise Mismatch(
-                f"collective {collective.number}: rank {before} called {verb}({shape}) {dtype}, "
+                f"collective {collective.number}: rank {before} called {operation}({shape}) {dtype}, "
                 f"rank {self.rank} called {collective.operation}({','.join(map(str, mine.shape))}) {mine.dtype}"
             )
 
@@ -200,7 +194,7 @@ class _Collective:
 
 
 class _Stages:
-    """Vectors that collectives work in, so that one that fails leaves the caller's as it was."""
+    """Vectors in which collectives work, so that one that fails leaves the caller's tensor unchanged."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[torch.dtype, torch.device, int], list[Tensor]] = defaultdict(list)
@@ -214,9 +208,9 @@ class _Stages:
 
 
 def _load(stage: Tensor, x: Tensor, weight: float, rank: int) -> None:
-    """Write ``weight * x`` and, behind it, the bytes of the weight: the others' are zero, so that sums keep them all.
+    """Write ``weight * x`` and behind it one slot per rank for the bytes of its weight, zero for other ranks.
 
-    A byte is exact in every floating type, so one all-reduce brings the sum and all weights to the bit.
+    A byte is exact in every floating type, so one all-reduce gives the sum and all weights exactly.
     """
     size = x.numel()
     stage[:size].copy_(scale(x, weight).reshape(-1))
@@ -230,19 +224,19 @@ def _weights(stage: Tensor, numel: int, size: int) -> list[float]:
 
 
 def _synchronize(device: str) -> None:
-    """Wait for what a GPU has been given to do."""
+    """Wait until a GPU has done all its work."""
     if device == "cuda":  # not run by any test: there is no GPU
         torch.cuda.current_stream().synchronize()
 
 
 def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Connect:
-    """Return what makes the groups of one epoch, each under a prefix of its own in the store.
+    """Return the function that makes the groups of one generation, each with its own prefix in the store.
 
-    Gloo's are for tensors in host memory; NCCL's, for tensors on a GPU, have never been run.
+    Gloo is for tensors in host memory; NCCL, for tensors on a GPU, has never been run.
     """
 
     def connect(path: str, rank: int, size: int, device: str) -> ProcessGroup:
-        own = store.clone()  # connecting cannot be stopped: it must hold nobody else's client
+        own = store.clone()  # connecting cannot be interrupted and occupies its client
         prefix = c10d.PrefixStore(f"{device}/{generation}/{path}", own.raw)
         if device == "cuda":  # not run by any test: there is no GPU
             options = c10d.ProcessGroupNCCL.Options()
