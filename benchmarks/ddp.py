@@ -31,8 +31,8 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
     training = Job(task, Synchronous(bucket_bytes=settings["bucket_bytes"]), Budget(10**9, 10**9), sgd).training(
         runtime
     )
-    runtime.run(training.assemble())
-    rank, size = training.learner.index, training.learners
+    runtime.run(training.participation.assemble())
+    rank, size = training.learner.index, training.member.num_learners
     dist.init_process_group("gloo", init_method=f"file://{settings['meet']}", rank=rank, world_size=size)
     modules = [DistributedDataParallel(task.make_module())]
     optimizer = sgd(modules[0])
@@ -47,11 +47,9 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
 
     async def minibatches() -> None:
         for _ in range(STEPS):
-            claim = await training.claim()
+            claim = await training.participation.agenda.claim()
             assert claim is not None
-            gradient = training.begin(claim)
-            await runtime.compute(training.learner, gradient)
-            await training.end(claim, gradient.loss)
+            await training.train(claim)
 
     ways = {"ddp": peer, "ours": lambda: runtime.run(minibatches())}
     seconds: dict[str, list[float]] = {name: [] for name in ways}

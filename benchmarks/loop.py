@@ -34,14 +34,12 @@ def by_hand(task: Noise) -> object:
 
 def ours(task: Noise) -> object:
     training = Job(task, Synchronous(), Budget(10**9, 10**9), sgd).training(LocalRuntime())
-    run_blocking(training.assemble())
+    run_blocking(training.participation.assemble())
 
     async def minibatch() -> None:
-        claim = await training.claim()
+        claim = await training.participation.agenda.claim()
         assert claim is not None
-        gradient = training.begin(claim)
-        await training.runtime.compute(training.learner, gradient)
-        await training.end(claim, gradient.loss)
+        await training.train(claim)
 
     return lambda: run_blocking(minibatch())
 

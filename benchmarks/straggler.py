@@ -24,6 +24,7 @@ from roundelay.strategies import ADPSGD, RandomADPSGD, Strategy, Synchronous
 from roundelay.task import Task
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job
+from roundelay.training.observer import Evaluation, Step
 
 STRATEGIES: dict[str, Strategy] = {
     "adpsgd": ADPSGD(),
@@ -62,14 +63,27 @@ class Sleepy(Task):
         return loss
 
 
+class Clock:
+    """An observer that keeps the time of each step."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def stepped(self, learner: Learner, step: Step) -> None:
+        self.times.append(time.monotonic())
+
+    def evaluated(self, learner: Learner, evaluation: Evaluation) -> None:
+        pass
+
+
 def learner(runtime: Any, settings: dict[str, Any]) -> float:
     """Return this learner's steps per second."""
     budget = Budget(10**9, settings["minibatches"])
     training = Job(Sleepy(), STRATEGIES[settings["strategy"]], budget).training(runtime)
-    times: list[float] = []
-    training.on_step = lambda _: times.append(time.monotonic())
+    clock = Clock()
+    training.observers.append(clock)
     runtime.run(training.run())
-    return (len(times) - 1) / (times[-1] - times[0])
+    return (len(clock.times) - 1) / (clock.times[-1] - clock.times[0])
 
 
 def main() -> None:

@@ -81,13 +81,13 @@ def run_simulated(job: Job, learners: int, cluster: Cluster | None = None, **mor
 
     def make(runtime: SimulatedRuntime) -> Training:
         training = job.training(runtime)
-        finish = training.finish
+        run = training.run
 
         async def finished() -> Tensor:
-            ends[runtime.initial_rank] = await finish()
+            ends[runtime.initial_rank] = await run()
             return ends[runtime.initial_rank]
 
-        training.finish = finished  # type: ignore[method-assign]  # to see what every rank returns
+        training.run = finished  # type: ignore[method-assign]  # to see what every rank returns
         return training
 
     record = Record(file, clock="virtual")

@@ -21,7 +21,8 @@ from roundelay.task import Scores, Task
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job
 from roundelay.training.loop import Training
-from support import sgd
+from roundelay.training.observer import Step
+from support import Watching, sgd
 
 
 class Point(nn.Module):
@@ -103,12 +104,12 @@ def walk(
     def make(runtime: SimulatedRuntime) -> Training:
         training = job.training(runtime)
 
-        def stepped(training: Training) -> None:
-            weights.setdefault(training.learner.index, []).append(float(training.learner.weights[0]))
+        def stepped(learner: Learner, _: Step) -> None:
+            weights.setdefault(learner.index, []).append(float(learner.weights[0]))
             if watch is not None:
                 watch(training)
 
-        training.on_step = stepped
+        training.observers.append(Watching(stepped))
         return training
 
     cluster = cluster or Cluster(compute=Compute(slowness=list(slowness)))

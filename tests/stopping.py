@@ -14,10 +14,11 @@ from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.runtimes.simulator.simulation import SimulatedRuntime, SimulationOutcome, simulate
 from roundelay.strategy import Strategy
-from roundelay.training.checkpoint_files import CheckpointSettings, Saver
+from roundelay.training.checkpoint_files import Saver
 from roundelay.training.job import Job
 from roundelay.training.loop import Training
-from support import sgd, tiny_job
+from roundelay.training.training_settings import CheckpointSettings
+from support import Watching, sgd, tiny_job
 
 BY_FRAMES = CheckpointSettings(every_frames=1)  # how many is the budget's business
 UNEVEN = Cluster(compute=Compute(jitter=0.5, slowness=[1.0, 1.0, 2.0, 0.3]), intra_node=NetworkLink(0.01, 1e5))
@@ -50,7 +51,7 @@ def run_in(
     assert job.checkpoint is not None
     job.saver, steps = Saver(folder, job.checkpoint), 0
 
-    def stepped(training: Training) -> None:
+    def stepped(*_: Any) -> None:
         nonlocal steps
         steps += 1
         if steps == stop:
@@ -58,7 +59,7 @@ def run_in(
 
     def make(runtime: SimulatedRuntime) -> Training:
         training = job.training(runtime)
-        training.on_step = stepped
+        training.observers.append(Watching(stepped))
         if watch is not None:
             watch(training)
         return training

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import SimulationOutcome, simulate
 from roundelay.strategy import Strategy
@@ -15,6 +16,7 @@ from roundelay.tasks.tiny import Tiny
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job
 from roundelay.training.loop import Training
+from roundelay.training.observer import Evaluation, Step
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0, **more: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:
@@ -39,3 +41,22 @@ def simulated(job: Job, learners: int, cluster: Cluster | None = None, **more: A
     return simulate(
         job.training, cluster or Cluster(), learners=learners, servers=job.strategy.servers, seed=job.seed, **more
     )
+
+
+class Watching:
+    """An observer that calls functions."""
+
+    def __init__(
+        self,
+        stepped: Callable[[Learner, Step], object] | None = None,
+        evaluated: Callable[[Learner, Evaluation], object] | None = None,
+    ) -> None:
+        self._stepped, self._evaluated = stepped, evaluated
+
+    def stepped(self, learner: Learner, step: Step) -> None:
+        if self._stepped is not None:
+            self._stepped(learner, step)
+
+    def evaluated(self, learner: Learner, evaluation: Evaluation) -> None:
+        if self._evaluated is not None:
+            self._evaluated(learner, evaluation)

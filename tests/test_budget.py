@@ -8,14 +8,16 @@ from collections.abc import Sequence
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.training.budget import Budget, ClaimQueue, untrained
+from roundelay.training.agenda import ClaimQueue
+from roundelay.training.budget import Budget, untrained
 
 
 def everyone_takes(left: Sequence[int], groups: list[list[int]], budget: Budget) -> dict[int, list[int | None]]:
     """Let all learners take their minibatches, in rounds where they know them, from one counter where not."""
     taken: dict[int, list[int | None]] = {}
     counter = 0
-    claims = {learner: ClaimQueue(left, groups, learner, budget) for group in groups for learner in group}
+    shard_of = budget.shard_of if budget.shards is not None else None
+    claims = {learner: ClaimQueue(left, groups, learner, shard_of) for group in groups for learner in group}
     active = list(groups)
     while active:
         for group in list(active):

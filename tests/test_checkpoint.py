@@ -23,10 +23,13 @@ from roundelay.errors import CheckpointError, NumericalError, SettingsError
 from roundelay.optim.schedules import Newbob
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import BMUF, Averaging, Synchronous
-from roundelay.training.checkpoint_files import Checkpoints, CheckpointSettings, RankState, Saver, choose
+from roundelay.training.checkpoint_files import CheckpointId, Checkpoints, Saver, newest_complete
 from roundelay.training.loop import Training
-from roundelay.training.nonfinite import GuardSettings, persist
+from roundelay.training.nonfinite import persist
+from roundelay.training.rank_state import RankState
+from roundelay.training.training_settings import CheckpointSettings, GuardSettings
 from stopping import Stopped, events, job_of, run_in
+from support import Watching
 
 
 def snapshot(position: int = 40, rank: int = 0, size: int = 2, fill: float = 0.5) -> RankState:
@@ -100,11 +103,15 @@ def test_what_is_vouched_for_and_is_no_safetensors_is_named(tmp_path: Path, monk
 def test_parts_of_others_do_not_make_a_checkpoint(tmp_path: Path) -> None:
     checkpoints = save_all(tmp_path, 20, 40)
     (checkpoints.place(40) / "rank-1.json").unlink()  # the run was killed before it was written
-    assert choose([checkpoints.held(0, 2), checkpoints.held(1, 2)]) == {"position": 20, "attempt": 0, "size": 2}
+    assert newest_complete([checkpoints.readable_parts(0, 2), checkpoints.readable_parts(1, 2)]) == CheckpointId(
+        20, 0, 2
+    )
     later = snapshot(40, 1)
     later.attempt = 1
     checkpoints.write(later)
-    assert choose([checkpoints.held(0, 2), checkpoints.held(1, 2)]) == {"position": 20, "attempt": 0, "size": 2}
+    assert newest_complete([checkpoints.readable_parts(0, 2), checkpoints.readable_parts(1, 2)]) == CheckpointId(
+        20, 0, 2
+    )
     shutil.copy(checkpoints.place(40) / "rank-0.json", checkpoints.place(40) / "rank-1.json")
     with pytest.raises(CheckpointError, match="is the part of rank 0"):
         checkpoints.read(40, 1)
@@ -113,8 +120,8 @@ def test_parts_of_others_do_not_make_a_checkpoint(tmp_path: Path) -> None:
 def test_fewer_and_more_processes_answer_for_all_parts(tmp_path: Path) -> None:
     checkpoints = save_all(tmp_path, 40, size=5)
     for seats in (1, 2, 3, 5, 8):
-        chosen = choose([checkpoints.held(seat, seats) for seat in range(seats)])
-        assert chosen == {"position": 40, "attempt": 0, "size": 5}
+        chosen = newest_complete([checkpoints.readable_parts(seat, seats) for seat in range(seats)])
+        assert chosen == CheckpointId(40, 0, 5)
 
 
 def test_another_format_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +208,7 @@ def test_a_damaged_newest_checkpoint_falls_back(tmp_path: Path, caplog: pytest.L
     outcome = run_in(stopped, job_of(BMUF(block=3)), 3)
     assert torch.equal(outcome.consensus, expected.consensus)
     assert f"{path}: damaged" in caplog.text
-    assert f"going on from the checkpoint before it, at minibatch {before}" in caplog.text
+    assert f"resuming from the checkpoint before it, at minibatch {before}" in caplog.text
     record = [json.loads(line) for line in (stopped / "record.jsonl").read_text().splitlines()]
     assert [event["minibatch"] for event in record if event["event"] == "resumed"] == [before]
 
@@ -338,16 +345,13 @@ def stops_cleanly(run: Path, said: str, disturb: Any) -> None:
     count = 0
 
     def watch(training: Any) -> None:
-        before = training.on_step
-
-        def stepped(training: Any) -> None:
+        def stepped(*_: Any) -> None:
             nonlocal count
             count += 1
             if count == 30:
                 disturb()
-            before(training)
 
-        training.on_step = stepped
+        training.observers.append(Watching(stepped))
 
     with pytest.raises(CheckpointError, match=said) as raised:
         run_in(run, job_of(Synchronous()), 2, watch=watch)
@@ -361,7 +365,7 @@ def test_a_lost_folder_stops_the_run(tmp_path: Path) -> None:
     stops_cleanly(run, "No such file or directory", lambda: run.rename(elsewhere))
     assert not run.exists()  # nothing was made in the place of what is lost
     checkpoints = Checkpoints(elsewhere)
-    assert choose([checkpoints.held(rank, 2) for rank in range(2)]) is not None
+    assert newest_complete([checkpoints.readable_parts(rank, 2) for rank in range(2)]) is not None
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
@@ -386,7 +390,7 @@ def test_a_full_or_read_only_disk_stops_the_run(how: str, tmp_path: Path) -> Non
         said = "No space left on device" if how == "full" else "Read-only file system"
         stops_cleanly(run, said, fill if how == "full" else freeze)
         checkpoints = Checkpoints(run)
-        assert choose([checkpoints.held(rank, 2) for rank in range(2)]) is not None
+        assert newest_complete([checkpoints.readable_parts(rank, 2) for rank in range(2)]) is not None
         if how == "full":
             (tmp_path / "ballast").unlink()
             run_in(run, job_of(Synchronous()), 2)

@@ -61,9 +61,8 @@ def train_differently(runtime: Any, settings: dict[str, Any]) -> None:
     from roundelay.strategies import Synchronous
     from support import tiny_job
 
-    training = tiny_job(Synchronous()).training(runtime)
-    training.fingerprint = fingerprint(settings | {"clip": 1.0 + runtime.seat})
-    runtime.run(training.run())
+    job = tiny_job(Synchronous(), fingerprint=fingerprint(settings | {"clip": 1.0 + runtime.initial_rank}))
+    runtime.run(job.training(runtime).run())
 
 
 @pytest.mark.slow

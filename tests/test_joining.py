@@ -68,7 +68,7 @@ def test_alone_it_is_the_plain_loop(strategy: roundelay.Strategy) -> None:
 def test_what_is_left_of_the_old_loop_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     module = model()
     learner = joined(module)
-    optimizer = learner._me.optimizer
+    optimizer = learner._learner.optimizer
     assert optimizer is not None
     with caplog.at_level(logging.WARNING):
         for x, y in itertools.chain.from_iterable(learner.share(BATCHES) for _ in range(2)):
@@ -267,7 +267,7 @@ def test_own_minibatches_are_numbered_on_from_epoch_to_epoch() -> None:
         for _ in learner.epochs(2):
             for _ in learner.share(iter(BATCHES[:3])):
                 with learner.minibatch():
-                    numbers.append(learner._me.minibatch)
+                    numbers.append(learner._learner.minibatch)
     assert numbers == [0, 1, 2, 3, 4, 5], "schedules go by them, and seeds"
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from roundelay.errors import SettingsError
 from roundelay.experiment.execution import train_simulated
 from roundelay.experiment.settings import BudgetSettings, Experiment
+from roundelay.learner import Learner
 from roundelay.optim.early_stopping import EarlyStopping
 from roundelay.optim.rate_scaling import RateSettings
 from roundelay.optim.schedules import Constant, Newbob
@@ -22,7 +23,10 @@ from roundelay.runs.run_folder import RunFolder
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.task import Scores
 from roundelay.training.loop import Training
-from roundelay.training.model_selection import KeepSettings, ModelSelector
+from roundelay.training.model_selection import ModelSelector
+from roundelay.training.observer import Evaluation
+from roundelay.training.training_settings import KeepSettings
+from support import Watching
 
 TINY = {"name": "tiny", "frames_per_epoch": 320, "batch": 16, "hidden": [8], "classes": 5, "features": 6}
 
@@ -37,11 +41,11 @@ def train(what: Experiment, folder: Path) -> tuple[dict[str, Any], dict[str, Ten
     seen: list[tuple[Tensor, Scores]] = []
 
     def watch(training: Training) -> None:
-        def note(training: Training) -> None:
-            if training.learner.index == 0 and training.evaluated is not None:
-                seen.append((training.evaluated.clone(), dict(training.scores)))
+        def note(learner: Learner, evaluation: Evaluation) -> None:
+            if learner.index == 0:
+                seen.append((evaluation.consensus.clone(), dict(evaluation.scores)))
 
-        training.on_scores = note
+        training.observers.append(Watching(evaluated=note))
 
     run = RunFolder(folder)
     run.create(what, {})
@@ -51,8 +55,6 @@ def train(what: Experiment, folder: Path) -> tuple[dict[str, Any], dict[str, Ten
 
 def tensors(what: Experiment, vector: Tensor) -> dict[str, Tensor]:
     """Lay a flat vector out as the model's tensors."""
-    from roundelay.learner import Learner
-
     module = what.make_task().make_module()
     Learner(module).load(vector)
     return dict(module.state_dict())

@@ -33,8 +33,8 @@ class Membership:
 
 
 def as_newcomer(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the report of a rank that was excluded and joins again: it has no model and has trained nothing."""
-    return {**report, "holds": False, "trained": [], "left": []}
+    """Return the report of a rank that was excluded and joins again: what it has does not count."""
+    return {**report, "newcomer": True}
 
 
 class Trainee(Protocol):

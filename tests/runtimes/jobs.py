@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from roundelay.errors import LearnerLost, NumericalError
 from roundelay.learner import Learner
+from roundelay.runs.record import Record
 from roundelay.runtimes.processes.process_runtime import ProcessRuntime
 from roundelay.strategies import find
 from roundelay.strategies.averaging import Averaging
@@ -25,6 +26,8 @@ from roundelay.strategy import Asynchronous, Strategy
 from roundelay.task import Scores, Task
 from roundelay.training.budget import Budget
 from roundelay.training.loop import Training
+from roundelay.training.member import Member
+from roundelay.training.observer import Evaluation, Step
 
 
 @dataclass
@@ -154,7 +157,20 @@ def make_training(runtime: Any, settings: dict[str, Any]) -> Training:
     name = settings["strategy"]
     strategy = (STRATEGIES[name] if name in STRATEGIES else find(name))(**settings.get("with", {}))
     budget = Budget(task.minibatches_per_epoch, settings.get("minibatches", 200), warmup=settings.get("warmup", 0))
-    return Training(learner, strategy, runtime, task=task, budget=budget)
+    return Training(Member(learner, strategy, runtime), task, budget)
+
+
+class Flushing:
+    """An observer that writes each step to the record's file at once."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def stepped(self, learner: Learner, step: Step) -> None:
+        self.record.flush()
+
+    def evaluated(self, learner: Learner, evaluation: Evaluation) -> None:
+        pass
 
 
 def digest(x: Tensor) -> str:
@@ -172,16 +188,16 @@ def train_traced(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str,
     """Train, with every finished step in the record at once, our process id and the run's beginning in a file."""
     folder, mine = Path(settings["folder"]), runtime.process.initial_rank
     training = make_training(runtime, settings)
-    training.on_step = lambda _: runtime.record.flush()
+    training.observers.append(Flushing(runtime.record))
     (folder / f"pid-{mine}.tmp").write_text(json.dumps([os.getpid(), time.time() - runtime.now()]))
     (folder / f"pid-{mine}.tmp").rename(folder / f"pid-{mine}")
     consensus = runtime.run(training.run())
-    return {"digest": digest(consensus), "loss": training.scores.get("loss"), "epoch": training.epoch}
+    return {"digest": digest(consensus), "loss": training.scores.get("loss"), "epoch": training.member.generation}
 
 
 def end_while_waiting(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
     """Be told to end while waiting for the baton, which another thread has, and be slow to do so."""
-    runtime.run(make_training(runtime, settings).assemble())
+    runtime.run(make_training(runtime, settings).participation.assemble())
     taken = threading.Event()
 
     def serve() -> None:

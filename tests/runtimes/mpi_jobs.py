@@ -23,7 +23,7 @@ from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
 from roundelay.training.job import Job
-from support import adamw, sgd, tiny_job
+from support import Watching, adamw, sgd, tiny_job
 
 Settings = dict[str, Any]
 
@@ -115,7 +115,7 @@ def fail(runtime: MpiRuntime, settings: Settings) -> Any:
     """Raise on one rank, in the middle of a computation, while the others wait for it."""
     training = job_of(settings).training(runtime)
 
-    def burst(_: Any) -> None:
+    def burst(*_: Any) -> None:
         if training.learner.minibatch >= 8 and runtime.rank == settings["rank"]:
             if settings["how"] == "kill":
                 os.kill(os.getpid(), 9)
@@ -123,7 +123,7 @@ def fail(runtime: MpiRuntime, settings: Settings) -> Any:
                 raise NumericalError("the loss is not what it was")
             raise ZeroDivisionError("by hand")
 
-    training.on_step = burst
+    training.observers.append(Watching(burst))
     return run_blocking(training.run()).tolist()
 
 

@@ -25,9 +25,9 @@ from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
 from roundelay.training.budget import Budget
-from roundelay.training.checkpoint_files import CheckpointSettings
 from roundelay.training.job import Job
 from roundelay.training.loop import Training
+from roundelay.training.training_settings import CheckpointSettings
 
 TRACE = 1e-3  # of what a minibatch usually leaves
 LIMIT_SECONDS = 1000.0  # of virtual time; a run takes about three
@@ -125,8 +125,8 @@ class Books:
         """Take note of a new membership epoch."""
         ids = {seat: sim._ids[seat] for seat in sim.alive}
         known = [seat for seat, each in ids.items() if each in self.members or not sim.generation]
-        latest = max(self.trainings[seat].epoch for seat in known)
-        here = {self.lives[seat] for seat in known if self.trainings[seat].epoch == latest}
+        latest = max(self.trainings[seat].member.generation for seat in known)
+        here = {self.lives[seat] for seat in known if self.trainings[seat].member.generation == latest}
         self.members |= set(ids.values())
         for life in here & set(self.lost):
             del self.lost[life]  # it was to join, but nobody went on from that: now it is counted in after all
@@ -227,6 +227,7 @@ def run(name: str, seed: int, schedule: Schedule | None = None) -> Told:
     task = Pull(max(20, schedule.minibatches // 2), marks=schedule.minibatches)
     budget = Budget(task.minibatches_per_epoch, schedule.minibatches, **schedule.budget)
     job = Job(task, strategy, budget, lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.2), debug=True)
+    job.checkpoint = schedule.checkpoint
     text, books = io.StringIO(), Books()
 
     def make(runtime: SimulatedRuntime) -> Training:
@@ -234,7 +235,6 @@ def run(name: str, seed: int, schedule: Schedule | None = None) -> Told:
             _watch(runtime.sim, books)
         runtime.pause_clock = lambda *, paused: None  # type: ignore[method-assign]  # faults inside meetings, too
         training = job.training(runtime)
-        training.checkpoint = schedule.checkpoint
         _keep_books(training, runtime, books)
         return training
 
@@ -281,7 +281,8 @@ def make_strategy(name: str) -> Strategy:
 
 
 def _keep_books(training: Training, runtime: SimulatedRuntime, books: Books) -> None:
-    finished, begin, seat = training.ledger.finished, training.ledger.begin, runtime.initial_rank
+    tracker, seat = training.member.tracker, runtime.initial_rank
+    finished, begin = tracker.finished, tracker.begin
 
     def note(number: int) -> None:
         books.trained[books.lives[seat]].append(number)
@@ -290,13 +291,13 @@ def _keep_books(training: Training, runtime: SimulatedRuntime, books: Books) -> 
 
     def note_merge(*, keep: bool = False) -> None:
         if not keep:
-            books.merge(seat, training.epoch)
+            books.merge(seat, training.member.generation)
         begin(keep=keep)
 
     books.begin(seat)
     books.trainings[seat] = training
-    training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
-    training.ledger.begin = note_merge  # type: ignore[method-assign]  # and that all hold it from now on
+    tracker.finished = note  # type: ignore[method-assign]  # to see what is trained
+    tracker.begin = note_merge  # type: ignore[method-assign]  # and that all hold it from now on
 
 
 def _watch(sim: Simulation, books: Books) -> None:
@@ -317,7 +318,7 @@ def _watch(sim: Simulation, books: Books) -> None:
 
 
 def _check_agreement(finished: list[Training], consensus: Tensor) -> None:
-    sizes = {training.world.size for training in finished if training.epoch == finished[0].epoch}
+    sizes = {each.member.world.size for each in finished if each.member.generation == finished[0].member.generation}
     assert len(sizes) == 1
     assert bool(torch.isfinite(consensus).all())
 

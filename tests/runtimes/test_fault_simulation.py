@@ -18,7 +18,7 @@ from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, Net
 from roundelay.strategies import ADPSGD, ASGD, BMUF, STRATEGIES, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training import recovery as merging
-from roundelay.training.checkpoint_files import CheckpointSettings
+from roundelay.training.training_settings import CheckpointSettings
 from support import sgd, simulated, tiny_job
 from test_training import recorded, trained
 
@@ -194,13 +194,16 @@ def test_what_a_server_alone_knows_is_taken_from_it(servers: int) -> None:
 
     def training(runtime: object) -> object:
         made = make(runtime)  # type: ignore[arg-type]  # a simulated one
-        before = made.assemble
+        before = made.participation.assemble
 
         async def assemble() -> None:
             learner: Learner = made.learner
             kept = (
-                [(part, learner.weights[part].clone()) for part in made.acting.owned_parts(learner) or []]
-                if made.holds
+                [
+                    (part, learner.weights[part].clone())
+                    for part in made.member.active_strategy.owned_parts(learner) or []
+                ]
+                if made.member.has_model
                 else []
             )
             await before()
@@ -208,7 +211,7 @@ def test_what_a_server_alone_knows_is_taken_from_it(servers: int) -> None:
                 (float((learner.weights[part] - old).abs().max()), float(old.abs().max())) for part, old in kept
             )
 
-        made.assemble = assemble  # type: ignore[method-assign]  # to look at the merge
+        made.participation.assemble = assemble  # type: ignore[method-assign]  # to look at the merge
         return made
 
     job.training = training  # type: ignore[method-assign, assignment]

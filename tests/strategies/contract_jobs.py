@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ranks are starte
 from cases import CASES
 from roundelay.training.event_order import RecordedOrder
 from roundelay.training.job import Job
-from support import tiny_job
+from support import Watching, tiny_job
 
 MINIBATCHES = 200
 
@@ -32,20 +32,16 @@ def train(runtime: Any, case: str) -> dict[str, Any]:
     """Train one case; return the consensus, the scores, what was trained, and the order of it all."""
     torch.set_num_threads(1)
     order = RecordedOrder()
-    numbers: list[int] = []
+    numbers: list[int | None] = []
     training = job_of(case).training(runtime, order)
-    finished = training.ledger.finished
-
-    def note(number: int) -> None:
-        numbers.append(number)
-        finished(number)
-
-    training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
+    training.observers.append(
+        Watching(lambda _, step: numbers.append(step.number) if step.number is not None else None)
+    )
     consensus = runtime.run(training.run())
     return {
         "consensus": consensus.tolist(),
         "loss": training.scores["loss"],
-        "trained": numbers,
+        "trained": [number for number in numbers if number is not None],
         "order": order.tokens,
     }
 

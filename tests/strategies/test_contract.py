@@ -23,7 +23,7 @@ from roundelay.strategy import Strategy
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job
 from roundelay.training.loop import Training
-from support import adamw, sgd, tiny_job
+from support import Watching, adamw, sgd, tiny_job
 
 Runs = Callable[..., Ran]
 
@@ -93,7 +93,7 @@ def test_learns_with_batch_norm_and_adam(case: str, run: Runs) -> None:
 
 def _any_runtime(ran: Ran) -> Any:
     assert ran.outcome is not None
-    return ran.outcome.trainings[0].runtime
+    return ran.outcome.trainings[0].member.runtime
 
 
 def test_repeats_to_the_bit(case: str) -> None:
@@ -160,18 +160,19 @@ def test_its_state_is_all_that_it_needs(case: str) -> None:
         strategy, learner = training.strategy, training.learner
         values, weights = kept(strategy), learner.weights.clone()
         training.strategy.__dict__ = copy.deepcopy(CASES[case]()).__dict__
-        learner.comm = training.world
+        learner.comm = training.member.world
         strategy.setup(learner)
         restore(strategy, values)
         assert torch.equal(learner.weights, weights)
 
-    def outcome(on_scores: Callable[[Training], None] | None) -> Ran:
+    def outcome(at_evaluation: Callable[[Training], None] | None) -> Ran:
         job = tiny_job(CASES[case](), minibatches=40, budget={"evaluate_every": 17}, optimizer=sgd(0.05, 0.9))
         make = job.training
 
         def training(runtime: Any, *more: Any) -> Training:
             made = make(runtime, *more)
-            made.on_scores = on_scores
+            if at_evaluation is not None:
+                made.observers.append(Watching(evaluated=lambda *_: at_evaluation(made)))
             return made
 
         job.training = training  # type: ignore[assignment, method-assign]  # to be there at meetings
@@ -208,7 +209,7 @@ def test_every_request_is_answered_and_every_handle_awaited(case: str, monkeypat
     monkeypatch.setattr(simulated_communicator, "_Verb", Counted)
     ran = run_simulated(tiny_job(CASES[case]()), 4, uneven(7, 4))
     assert ran.outcome is not None
-    runtime: Any = ran.outcome.trainings[0].runtime
+    runtime: Any = ran.outcome.trainings[0].member.runtime
     assert [str(event.label) for event in runtime.sim.pending if not event.done] == []
     assert [str(verb.event.label) for verb in begun.values()] == []
 

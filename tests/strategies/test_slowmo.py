@@ -112,7 +112,7 @@ def test_buffers_are_averaged_without_momentum() -> None:
 def test_a_loss_keeps_the_momentum() -> None:
     cluster = Cluster(faults=[Fault(learner=1, at_seconds=1.25)])
     outcome = simulated(tiny_job(SlowMo(period=2), minibatches=60), 3, cluster)
-    assert outcome.trainings[0].learners == 2
+    assert outcome.trainings[0].member.num_learners == 2
     assert torch.isfinite(outcome.consensus).all()
     strategies = [outcome.trainings[k].strategy for k in (0, 2)]
     assert all(isinstance(s, SlowMo) and s.slow.norm() > 0 for s in strategies)

@@ -19,6 +19,7 @@ from roundelay.runtimes.processes import launcher
 from roundelay.strategies import STRATEGIES
 from roundelay.task import evaluate
 from roundelay.training.loop import Training
+from support import Watching
 
 MINIBATCHES = 24
 # Four learners' changes added up whole are four times a step: whether that ends below where it began is chance.
@@ -59,16 +60,10 @@ def losses(toned: str) -> dict[str, float]:
 @pytest.mark.parametrize("model", MODELS)
 def test_in_the_simulator(model: str, strategy: str, toned: str, losses: dict[str, float]) -> None:
     what = experiment(toned, model, strategy, 4)
-    trained = set[int]()
+    trained = set[int | None]()
 
     def watch(training: Training) -> None:
-        finished = training.ledger.finished
-
-        def note(number: int) -> None:
-            trained.add(number)
-            finished(number)
-
-        training.ledger.finished = note  # type: ignore[method-assign]  # to see what is trained
+        training.observers.append(Watching(lambda _, step: trained.add(step.number)))
 
     result = train_simulated(what, None, watch=watch)
     assert trained == set(range(MINIBATCHES))

@@ -13,7 +13,7 @@ from roundelay.experiment.settings import BudgetSettings, Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.decoding.split_decoding import decode_run
-from roundelay.training.model_selection import KeepSettings
+from roundelay.training.training_settings import KeepSettings
 
 KINDS: dict[str, dict[str, Any]] = {
     "frames, adapted features": {"model": {"name": "dnn", "preset": "tiny"}, "kinds": ["plain", "adapted"]},

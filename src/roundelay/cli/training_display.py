@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from roundelay.cli.score_format import figures
+from roundelay.learner import Learner
 from roundelay.training.loop import Training
+from roundelay.training.observer import Evaluation, Step
 
 __all__ = ["Display"]
 
 
 class Display:
-    """Progress of a training, on standard error; only learner 0's hooks draw."""
+    """Progress of a training, on standard error; only learner 0 is drawn."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done, self.frames = total, 0, 0
@@ -45,32 +47,29 @@ class Display:
         self.progress.stop()
 
     def watch(self, training: Training) -> None:
-        """Follow a training that is about to begin."""
-        training.on_step = self._step
-        training.on_scores = self._scores
+        """Observe a training that is about to begin."""
+        training.observers.append(self)
 
-    def _step(self, training: Training) -> None:
-        if training.learner.index:
+    def stepped(self, learner: Learner, step: Step) -> None:
+        """Draw the bar."""
+        if learner.index:
             return
-        self.done = max(self.done, training.learner.minibatch)
-        self.frames += training.learner.frames * training.learners
+        self.done = max(self.done, learner.minibatch)
+        self.frames += learner.frames * step.num_learners
         rate = self.frames / max(1e-9, time.monotonic() - self.started)
         if not self.progress.disable:
             self.progress.update(
-                self.bar, completed=self.done, figures=f"loss {training.loss:.3f}  {_short(rate)} frames/s"
+                self.bar, completed=self.done, figures=f"loss {step.loss:.3f}  {_short(rate)} frames/s"
             )
 
-    def _scores(self, training: Training) -> None:
-        if training.learner.index or training.learner.is_server:
+    def evaluated(self, learner: Learner, evaluation: Evaluation) -> None:
+        """Print a line."""
+        if learner.index or learner.is_server:
             return
-        stretch = training.stretches[training.stretch]
-        parts = [
-            f"epoch {stretch.end / training.budget.minibatches_per_epoch:g}",
-            f"minibatch {stretch.end}/{self.total}",
-        ]
-        parts += figures(training.scores)
-        if training.runtime.clock == "virtual":
-            parts.append(f"{training.runtime.now():.3f} s virtual")
+        parts = [f"epoch {evaluation.epoch:g}", f"minibatch {evaluation.position}/{self.total}"]
+        parts += figures(evaluation.scores)
+        if evaluation.clock == "virtual":
+            parts.append(f"{evaluation.seconds:.3f} s virtual")
         self.progress.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
 

@@ -128,8 +128,8 @@ def train_learner(
     job.start = start if start is not None else pretrained(experiment, folder)
     job.lr_factor = settings.get("lr_factor", 1.0)
     job.saver = Saver(Path(settings["folder"]), experiment.checkpoint) if settings.get("folder") else None
+    job.fingerprint = fingerprint(settings["experiment"])
     training = job.training(runtime, order)
-    training.fingerprint = fingerprint(settings["experiment"])
     if watch is not None:
         watch(training)
     kept = ModelSelector(experiment.keep)
@@ -140,7 +140,7 @@ def train_learner(
         if job.saver is not None:
             job.saver.close()
     if order is not None and settings.get("folder"):
-        order.save(Path(settings["folder"]) / f"order-{training.world.rank}.txt")
+        order.save(Path(settings["folder"]) / f"order-{training.member.world.rank}.txt")
     result = {"scores": training.scores, "seconds": runtime.now(), "clock": "wall"}
     if training.learner.index == 0 and not training.learner.is_server:
         consensus = kept.choose(training, consensus, result)

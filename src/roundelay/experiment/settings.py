@@ -26,10 +26,8 @@ from roundelay.strategy import Strategy
 from roundelay.task import Task
 from roundelay.tasks import TASKS
 from roundelay.training.budget import Budget
-from roundelay.training.checkpoint_files import CheckpointSettings
 from roundelay.training.job import Job
-from roundelay.training.model_selection import KeepSettings
-from roundelay.training.nonfinite import GuardSettings
+from roundelay.training.training_settings import CheckpointSettings, GuardSettings, KeepSettings
 
 __all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings", "assign"]
 

@@ -15,6 +15,7 @@ from roundelay.runtimes.simulator.simulation import SimulatedRuntime, Simulation
 from roundelay.strategy import Strategy
 from roundelay.training.budget import Budget
 from roundelay.training.loop import Training
+from roundelay.training.member import Member
 
 __all__ = ["TotalsRecord", "TotalsSnapshot", "time_only"]
 
@@ -79,7 +80,7 @@ def time_only(
     def make(runtime: SimulatedRuntime) -> Training:
         learner = PlaceholderLearner(parameters)
         learner.nominal_frames = frames
-        return Training(learner, strategy, runtime, task=task, budget=budget)
+        return Training(Member(learner, strategy, runtime), task, budget)
 
     collects = gc.isenabled()
     gc.disable()  # millions of small objects, hardly any in cycles

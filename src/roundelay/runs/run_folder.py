@@ -16,7 +16,7 @@ from roundelay.files import write_bytes, write_json, write_text
 if TYPE_CHECKING:  # torch takes seconds to import, and readers of runs need none
     from torch import nn
 
-__all__ = ["RunFolder", "versions"]
+__all__ = ["RunFolder", "versions", "write_model"]
 
 
 class RunFolder:
@@ -67,17 +67,22 @@ class RunFolder:
 
     def save_model(self, module: nn.Module, about: dict[str, Any]) -> None:
         """Write the model and its description."""
-        from safetensors.torch import save
+        write_model(self.model, module, about)
 
-        tensors = {name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}
-        data = save(tensors)
-        write_bytes(self.model, data)
-        description = about | {
-            "tensors": {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()},
-            "parameters": sum(p.numel() for p in module.parameters()),
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
-        write_json(self.path / "model.json", description, sort_keys=False)
+
+def write_model(path: Path, module: nn.Module, about: dict[str, Any]) -> None:
+    """Write a model as safetensors, and ``about`` with its tensors and digest as JSON beside it, each atomically."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}
+    data = save(tensors)
+    write_bytes(path, data)
+    description = about | {
+        "tensors": {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()},
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    write_json(path.with_suffix(".json"), description, sort_keys=False)
 
 
 def versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""All that one learner needs to train, on whatever runtime it is given."""
+"""All that one learner needs to train, on any runtime."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Task
 from roundelay.training.budget import Budget
-from roundelay.training.checkpoint_files import CheckpointSettings, Saver
+from roundelay.training.checkpoint_files import Saver
+from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.event_order import Order
 from roundelay.training.loop import Training
-from roundelay.training.nonfinite import GuardSettings
+from roundelay.training.member import Member
+from roundelay.training.training_settings import CheckpointSettings, GuardSettings
 
 __all__ = ["Job", "start_with"]
 
@@ -40,10 +42,12 @@ class Job:
     debug: bool = False
     checkpoint: CheckpointSettings | None = None
     saver: Saver | None = None
-    """Given with a run's folder, as a rule; shared by all learners of a process."""
+    """Given if the run has a folder; shared by all learners of a process."""
     guard: GuardSettings | None = None
     lr_factor: float = 1.0
-    """A factor of the learning rate on top of the checkpoint's, where the run is rolled back."""
+    """A factor of the learning rate on top of the checkpoint's, below 1 if the run is rolled back."""
+    fingerprint: dict[str, str] | None = None
+    """What must be the same on all learners, by name; compared when they first rendezvous."""
     start: dict[str, Tensor] | None = None
     """Pre-trained weights, by their names in the module."""
 
@@ -59,19 +63,18 @@ class Job:
             nominal_frames=self.task.nominal_frames,
             debug=self.debug,
         )
-        training = Training(
-            learner,
-            self.strategy,
-            runtime,
-            task=self.task,
-            budget=self.budget,
-            schedule=self.schedule() if self.schedule is not None else None,
+        schedule = self.schedule() if self.schedule is not None else None
+        wanted = self.checkpoint is not None or self.saver is not None
+        return Training(
+            Member(learner, self.strategy, runtime, schedule=schedule, order=order),
+            self.task,
+            self.budget,
             seed=self.seed,
-            order=order,
+            guard=self.guard,
+            checkpointer=Checkpointer(self.checkpoint, self.saver) if wanted else None,
+            fingerprint=self.fingerprint,
+            lr_factor=self.lr_factor,
         )
-        training.checkpoint, training.saver = self.checkpoint, self.saver
-        training.guard, training.lower = self.guard, self.lr_factor
-        return training
 
 
 def start_with(module: nn.Module, tensors: dict[str, Tensor]) -> None:

@@ -1,10 +1,9 @@
-"""Which model a run leaves behind: the last, the best of all evaluations, or the mean of the last few."""
+"""Which model a run leaves: the last, the best of all evaluations, or the mean of the last few."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,62 +12,42 @@ from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.task import Scores, evaluate
 from roundelay.training.loop import Training
+from roundelay.training.observer import Evaluation, Step
+from roundelay.training.training_settings import KeepSettings
 
-__all__ = ["KeepSettings", "ModelSelector"]
-
-
-@dataclass(frozen=True)
-class KeepSettings:
-    """What is kept of a run, and when it has gone on for long enough; both go by evaluations on what is held out."""
-
-    model: Literal["last", "best", "average"] = "last"
-    num_models: int = 4
-    """Evaluations that ``average`` takes the mean of."""
-    metric: str = "loss"
-    """The score to judge by; less is better."""
-    patience: int | None = None
-    """Stop after so many evaluations in a row that did not improve the best; by default never."""
-    min_improvement: float = 0.0
-    """An improvement is by more than this share of the best."""
-
-    def __post_init__(self) -> None:
-        if self.num_models < 1:
-            raise SettingsError(f"num_models must be at least 1, not {self.num_models}")
-        if self.patience is not None and self.patience < 1:
-            raise SettingsError(f"patience must be at least 1, not {self.patience}")
+__all__ = ["ModelSelector"]
 
 
+@dataclass
 class ModelSelector:
-    """The consensus models worth keeping, noted as a run evaluates them.
+    """An observer that keeps the consensus models worth keeping, as a run evaluates them.
 
-    All learners evaluate the same consensus, so simulated learners share one of these, and on processes each has its
-    own: whoever is first among the learners in the end, saves.
+    All learners evaluate the same consensus, so simulated learners share one selector, and on processes each has its
+    own: the rank that is the first learner in the end saves.
     """
 
-    def __init__(self, settings: KeepSettings) -> None:
-        self.settings = settings
-        self._vectors: dict[int, Tensor] = {}  # by where the run stood, in minibatches
-        self._scores: dict[int, Scores] = {}
-        self._noted = -1
+    settings: KeepSettings
+    _vectors: dict[int, Tensor] = field(default_factory=dict)  # by position, in minibatches
+    _scores: dict[int, Scores] = field(default_factory=dict)
+    _last_position: int = -1
 
     def watch(self, training: Training) -> None:
-        """Follow a training that is about to begin."""
-        if self.settings.model == "last":
-            return
-        before = training.on_scores
-        training.learner.stateful["kept"] = _Share(self, training.learner)
-        training.on_scores = lambda training: self._note(training, before)
+        """Observe a training that is about to begin, before its other observers."""
+        if self.settings.model != "last":
+            training.learner.stateful["kept"] = _Share(self, training.learner)
+            training.observers.insert(0, self)
 
-    def _note(self, training: Training, before: Callable[[Training], None] | None) -> None:
-        position = training.stretches[training.stretch].end
-        if position > self._noted and training.evaluated is not None:
-            self._noted = position
-            self.add(position, training.evaluated, training.scores)
-        if before is not None:
-            before(training)
+    def stepped(self, learner: Learner, step: Step) -> None:
+        """Do nothing."""
+
+    def evaluated(self, learner: Learner, evaluation: Evaluation) -> None:
+        """Keep the consensus if it is worth it; once, even if many learners share this selector."""
+        if evaluation.position > self._last_position:
+            self._last_position = evaluation.position
+            self.add(evaluation.position, evaluation.consensus, evaluation.scores)
 
     def add(self, position: int, consensus: Tensor, scores: Scores) -> None:
-        """Take note of an evaluation; the vector is copied only if it is worth keeping."""
+        """Add an evaluation; the vector is copied only if it is worth keeping."""
         settings = self.settings
         if settings.metric not in scores:
             raise SettingsError(f"keep.metric: no score {settings.metric!r}; there are {', '.join(sorted(scores))}")
@@ -83,7 +62,7 @@ class ModelSelector:
             del self._vectors[oldest], self._scores[oldest]
 
     def choose(self, training: Training, consensus: Tensor, result: dict[str, Any]) -> Tensor:
-        """Return the weights to save; ``result`` is given their scores, and which evaluations they are of."""
+        """Return the weights to save; add their scores, and which evaluations they are of, to ``result``."""
         if not self._vectors:
             return consensus
         positions = sorted(self._vectors)
@@ -100,7 +79,7 @@ class ModelSelector:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that is kept, for a checkpoint."""
-        state: dict[str, Tensor] = {"noted": torch.tensor([self._noted])}
+        state: dict[str, Tensor] = {"noted": torch.tensor([self._last_position])}
         for position, vector in self._vectors.items():
             state[f"vector.{position}"] = vector
             for name, value in self._scores[position].items():
@@ -108,9 +87,9 @@ class ModelSelector:
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._vectors, self._scores = {}, {}
-        self._noted = int(state["noted"])
+        self._last_position = int(state["noted"])
         for key, tensor in state.items():
             kind, _, rest = key.partition(".")
             if kind == "vector":
@@ -121,27 +100,27 @@ class ModelSelector:
 
 
 class _Share:
-    """What a learner's checkpoint holds of it: all on the first learner, nothing on others, who would have the same."""
+    """What a learner's checkpoint has of the selector: all on the first learner, nothing on others, which are equal."""
 
-    def __init__(self, kept: ModelSelector, learner: Learner) -> None:
-        self._kept, self._me = kept, learner
+    def __init__(self, selector: ModelSelector, learner: Learner) -> None:
+        self._selector, self._learner = selector, learner
 
     def attach(self, learner: Learner) -> None:
-        """Belong to ``learner`` from now on."""
-        self._me = learner
+        """Become part of ``learner``."""
+        self._learner = learner
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what is kept, on the first learner."""
-        return self._kept.state_dict() if self._me.index == 0 and not self._me.is_server else {}
+        return self._selector.state_dict() if self._learner.index == 0 and not self._learner.is_server else {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         if state:
-            self._kept.load_state_dict(state)
+            self._selector.load_state_dict(state)
 
 
 def _score(training: Training, vector: Tensor) -> Scores:
-    """Evaluate weights on all that is held out, by ourselves."""
+    """Evaluate weights on all held-out minibatches, on this rank alone."""
     learner, task = training.learner, training.task
     sums = evaluate(task, learner.module, range(task.held_out_minibatches), lambda: learner.load(vector))
     frames = sums.pop("frames")

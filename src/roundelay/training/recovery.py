@@ -1,114 +1,187 @@
-"""How those who are here come to hold the same after somebody was lost or came, and when newcomers are let in."""
+"""Give all members equal state after a learner was lost or joined: what each reports, the plan, and the merge."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.learner import Learner
 from roundelay.runtime import Membership
+from roundelay.training.agenda import Agenda
 from roundelay.training.budget import SyncInterval, untrained
+from roundelay.training.checkpoint_files import CheckpointId, ReadableParts, newest_complete
+from roundelay.training.checkpointer import Checkpointer
+from roundelay.training.fingerprint import compare
+from roundelay.training.member import Member
 
-if TYPE_CHECKING:
-    from roundelay.training.loop import Training
+__all__ = ["NEWCOMER_WAITS", "Plan", "Report", "make_plan", "make_report", "merge"]
 
-__all__ = ["WELCOME", "describe_state", "make_plan", "merge", "somebody_waits"]
-
-WELCOME = "somebody waits to join"
-"""Why an epoch ends where nobody was lost."""
-ASK_EVERY = 10  # so many steps, or claims, between two looks for newcomers
-
-
-def describe_state(training: Training) -> dict[str, Any]:
-    """Say what we hold, for the plan of the next membership epoch."""
-    learner, schedule = training.learner, training.schedule
-    holds = training.holds and not (
-        learner.is_server and training.acting is training.warming
-    )  # which leaves servers out
-    keeps = training.acting.owned_parts(learner) if holds else ()
-    holds, keeps = holds and keeps is not None, keeps or ()
-    state = getattr(schedule, "state", None)
-    return {
-        "holds": holds,
-        "stepped": holds and learner.optimizer is not None and bool(learner.optimizer.state),
-        "keeps": [(part.start, part.stop) for part in keeps],
-        "schedule": state() if state is not None else {},
-        "cut": learner.rollback_lr_factor,
-        "attempt": training.saver.attempt if training.saver is not None else 0,
-        "stretches": [dataclasses.astuple(stretch) for stretch in training.stretches] if holds else [],
-    }
+NEWCOMER_WAITS = "a newcomer waits to join"
+"""The reason of a membership's end if no learner was lost."""
 
 
-def make_plan(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
-    """Make the plan that all go by: where the run stands, what is left of that stretch, who holds the model.
+class Report(msgspec.Struct):
+    """What one rank has, for the plan of the next membership."""
 
-    The latest to have merged and, of them, the furthest know what was left then; what was trained before is not.
-    Who has not merged with them holds old weights: those do not count.  Where all of it was trained, and somebody was
-    lost who took some along, the last stretch goes on with that.
+    initial_rank: int = 0
+    generation: int = -1
+    """Of the membership that this rank merged into last."""
+    interval_index: int = 0
+    remaining: list[tuple[int, int]] = []
+    """What remained of the interval when that membership began."""
+    trained: list[int] = []
+    """What this rank has trained of it since."""
+    reason: str = ""
+    """Why the last membership ended."""
+    newcomer: bool = False
+    """Set by the runtime if this rank was lost: its model and its minibatches do not count."""
+    has_model: bool = False
+    has_stepped: bool = False
+    """Whether the optimizer has state."""
+    owned_parts: list[tuple[int, int]] = []
+    schedule: dict[str, Any] = {}
+    rollback_lr_factor: float = 1.0
+    attempt: int = 0
+    intervals: list[SyncInterval] = []
+    """Only of a rank that has the model: checkpoints may have divided some."""
+    fingerprint: dict[str, str] | None = None
+    checkpoints: ReadableParts | None = None
+    """Only of a rank that does not have the model."""
+
+
+class Plan(msgspec.Struct):
+    """How all members continue."""
+
+    interval_index: int
+    remaining: list[tuple[int, int]]
+    model_holders: list[int]
+    """Ranks whose weights are the model; at the start of a run the first."""
+    stepped: list[int]
+    """Model holders whose optimizers have state."""
+    owned_parts: list[tuple[int, int, int]]
+    """Begin, end and owner."""
+    schedule: dict[str, Any]
+    rollback_lr_factor: float
+    attempt: int
+    intervals: list[SyncInterval]
+    checkpoint: CheckpointId | None = None
+    """Resume from this one."""
+    damaged: list[str] = []
+    """Messages about checkpoints that cannot be read."""
+
+
+def make_report(
+    member: Member, agenda: Agenda, checkpointer: Checkpointer | None, fingerprint: dict[str, str] | None, reason: str
+) -> Report:
+    """Report what this rank has."""
+    learner = member.learner
+    has_model = member.has_model and not (learner.is_server and member.in_warmup)  # which leaves servers out
+    owned = member.active_strategy.owned_parts(learner) if has_model else ()
+    has_model = has_model and owned is not None
+    return Report(
+        initial_rank=member.runtime.initial_rank,
+        generation=member.generation,
+        interval_index=agenda.interval_index,
+        remaining=agenda.remaining,
+        trained=member.tracker.trained,
+        reason=reason,
+        has_model=has_model,
+        has_stepped=has_model and learner.optimizer is not None and bool(learner.optimizer.state),
+        owned_parts=[(part.start, part.stop) for part in owned or ()],
+        schedule=member.schedule_state,
+        rollback_lr_factor=learner.rollback_lr_factor,
+        attempt=checkpointer.attempt if checkpointer is not None else 0,
+        intervals=agenda.intervals if has_model else [],
+        fingerprint=fingerprint,
+        checkpoints=checkpointer.readable_parts(member) if checkpointer is not None and not member.has_model else None,
+    )
+
+
+def make_plan(encoded: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
+    """Make the plan of all members; without a model holder, the model may come from a checkpoint.
+
+    ``safe`` are the safe minibatches of lost ranks.  A `Mismatch` says in what the ranks differ.
     """
-    holders = [rank for rank, report in enumerate(reports) if report["holds"]] or [0]
-    latest = max((reports[rank]["epoch"], reports[rank]["stretch"]) for rank in holders)
-    holders = [rank for rank in holders if reports[rank]["epoch"] == latest[0]]
-    known = next(reports[rank] for rank in holders if (reports[rank]["epoch"], reports[rank]["stretch"]) == latest)
-    same = [report["trained"] for report in reports if report["epoch"] == known["epoch"]]
-    left = untrained(known["left"], [*same, safe])
-    last = len(known["stretches"]) - 1 if left and known.get("stretches") else known["stretch"]
-    return {
-        "stretch": min(known["stretch"], last),
-        "left": left,
-        "holders": holders,
-        "stepped": [rank for rank in holders if reports[rank].get("stepped")],
-        "kept": [(*part, rank) for rank in holders for part in reports[rank].get("keeps", ())],
-        **{name: known[name] for name in ("schedule", "cut", "attempt", "stretches") if name in known},
-    }
+    reports = [msgspec.convert(each, Report) for each in encoded]
+    prints = [(f"rank {each.initial_rank}", each.fingerprint) for each in reports if each.fingerprint is not None]
+    if prints:
+        compare([given for _, given in prints], [name for name, _ in prints])
+    reports = [
+        msgspec.structs.replace(each, has_model=False, trained=[], remaining=[]) if each.newcomer else each
+        for each in reports
+    ]
+    plan = _plan_regroup(reports, safe)
+    readable = [report.checkpoints for report in reports if report.checkpoints is not None]
+    if readable and not any(report.has_model for report in reports):
+        plan.checkpoint = newest_complete(readable)
+        plan.damaged = sorted({message for each in readable for message in each.damaged})
+    encoded_plan: dict[str, Any] = msgspec.to_builtins(plan)
+    return encoded_plan
 
 
-async def merge(training: Training, view: Membership) -> None:
-    """Have all hold the mean of those who hold the model, and what only one of them knows from that one.
+def _plan_regroup(reports: Sequence[Report], safe: Sequence[int]) -> Plan:
+    """Plan from the reports of model holders alone.
 
-    Where it raises half-way, everyone still holds what it held, or a mean: nothing torn.
+    The furthest rank of the newest generation gives the remaining list; trained ones are removed from it.  A rank of an
+    older generation has old weights, which do not count.  If all minibatches were trained, but some are lost with a
+    learner, the last interval continues with them.
     """
-    learner, world, plan = training.learner, training.world, view.plan
-    kept = [(slice(begin, end), root) for begin, end, root in plan["kept"]]
-    copies = [await _broadcast_copy([learner.weights[part]], world, root) for part, root in kept]
-    if len(plan["holders"]) == 1:
-        await world.broadcast(learner.weights, root=plan["holders"][0])
+    holders = [rank for rank, report in enumerate(reports) if report.has_model] or [0]
+    newest = max(reports[rank].generation for rank in holders)
+    holders = [rank for rank in holders if reports[rank].generation == newest]
+    furthest = max((reports[rank] for rank in holders), key=lambda report: report.interval_index)
+    trained = [report.trained for report in reports if report.generation == newest]
+    remaining = untrained(furthest.remaining, [*trained, safe])
+    last = len(furthest.intervals) - 1 if remaining and furthest.intervals else furthest.interval_index
+    return Plan(
+        interval_index=min(furthest.interval_index, last),
+        remaining=remaining,
+        model_holders=holders,
+        stepped=[rank for rank in holders if reports[rank].has_stepped],
+        owned_parts=[(*part, rank) for rank in holders for part in reports[rank].owned_parts],
+        schedule=furthest.schedule,
+        rollback_lr_factor=furthest.rollback_lr_factor,
+        attempt=furthest.attempt,
+        intervals=furthest.intervals,
+    )
+
+
+async def merge(member: Member, membership: Membership, plan: Plan) -> None:
+    """Give all ranks the mean weights of the model holders, and owned parts from their owners.
+
+    If it raises half-way, each rank still has its own weights or a mean, nothing in between.
+    """
+    learner, world, first = member.learner, member.world, plan.model_holders[0]
+    owned = [(slice(begin, end), root) for begin, end, root in plan.owned_parts]
+    copies = [await _broadcast_copy([learner.weights[part]], world, root) for part, root in owned]
+    if len(plan.model_holders) == 1:
+        await world.broadcast(learner.weights, root=first)
     else:
-        await world.mean(learner.weights, weight=float(view.rank in plan["holders"]))
-    for (part, _), copied in zip(kept, copies, strict=True):
+        await world.mean(learner.weights, weight=float(membership.rank in plan.model_holders))
+    for (part, _), copied in zip(owned, copies, strict=True):
         learner.weights[part].copy_(copied)
-    if plan["stepped"] and view.generation:
-        await _merge_moments(learner, world, view)
+    if plan.stepped and membership.generation:
+        await _merge_moments(learner, world, membership.rank, plan)
     for constant in learner.constants:
-        await world.broadcast(constant.data, root=plan["holders"][0])
-    if view.generation:
-        _adopt(training, plan)
+        await world.broadcast(constant.data, root=first)
+    if membership.generation:  # take over what the furthest model holder has decided since the run began
+        if plan.schedule:
+            member.restore_schedule(plan.schedule)
+        learner.rollback_lr_factor = plan.rollback_lr_factor
 
 
-def _adopt(training: Training, plan: dict[str, Any]) -> None:
-    """Take over what the furthest of those who hold the model has settled since the run began."""
-    restore = getattr(training.schedule, "restore", None)
-    if restore is not None and plan["schedule"]:
-        restore(plan["schedule"])
-    training.learner.rollback_lr_factor = plan["cut"]
-    if training.saver is not None:
-        training.saver.attempt = plan["attempt"]
-    if plan["stretches"]:  # checkpoints have cut some of them
-        training.stretches = [SyncInterval(*stretch) for stretch in plan["stretches"]]
-
-
-async def _merge_moments(learner: Learner, world: Communicator, view: Membership) -> None:
-    """Average the optimizer's state over those who have taken steps; what a server steps for, it knows best."""
-    stepped = view.plan["stepped"]
-    kept = [(learner.moments(slice(begin, end)), root) for begin, end, root in view.plan["kept"] if root in stepped]
-    copies = [await _broadcast_copy(moments, world, root) for moments, root in kept]
-    await learner.sync_optimizer("average", world, weight=float(view.rank in stepped))
-    for (moments, _), copied in zip(kept, copies, strict=True):
+async def _merge_moments(learner: Learner, world: Communicator, rank: int, plan: Plan) -> None:
+    """Average the optimizer's state over the ranks that have stepped; a server's own part comes from the server."""
+    stepped = plan.stepped
+    owned = [(learner.moments(slice(begin, end)), root) for begin, end, root in plan.owned_parts if root in stepped]
+    copies = [await _broadcast_copy(moments, world, root) for moments, root in owned]
+    await learner.sync_optimizer("average", world, weight=float(rank in stepped))
+    for (moments, _), copied in zip(owned, copies, strict=True):
         for moment, new in zip(moments, copied.split([moment.numel() for moment in moments]), strict=True):
             moment.copy_(new.view(moment.shape))
 
@@ -116,22 +189,3 @@ async def _merge_moments(learner: Learner, world: Communicator, view: Membership
 async def _broadcast_copy(tensors: Sequence[Tensor], world: Communicator, root: int) -> Tensor:
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
     return await world.broadcast(flat, root=root)
-
-
-async def somebody_waits(training: Training) -> bool:
-    """Tell, where that is known without a meeting, whether all are to meet and let newcomers in.
-
-    All who step together are told the same.  Those who claim from a common counter are sent to the meeting by that
-    counter: who sees a newcomer claims all that is left, and nobody gets any more of it.
-    """
-    claims, runtime = training.claims, training.runtime
-    boundary = training.acting.join_interval
-    every = boundary * -(-ASK_EVERY // boundary)
-    if not runtime.elastic or claims.round == 0 or claims.round % every:
-        return False
-    if claims.counted:
-        if claims.seat or not runtime.has_newcomers():
-            return False
-        await runtime.fetch_add(training.counter, len(claims.left))
-        return True
-    return claims.alone and runtime.has_newcomers(f"{training.stretch} {claims.round}")

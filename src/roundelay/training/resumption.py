@@ -1,200 +1,145 @@
-"""Going on from a checkpoint: all agree on the newest that is whole, and put back what it holds."""
+"""Resuming from a checkpoint: all ranks restore the newest complete one, with as many ranks or another number."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from roundelay.communicator import gather_json
 from roundelay.errors import CheckpointError
 from roundelay.runtime import Membership
-from roundelay.training.checkpoint_files import RankState, choose
-from roundelay.training.evaluation import first_cut
-from roundelay.training.fingerprint import compare
-from roundelay.training.recovery import make_plan
-from roundelay.training.snapshot import put_back, put_back_keepers, put_back_strategy, put_back_weights
+from roundelay.training.agenda import Agenda
+from roundelay.training.checkpoint_files import CheckpointId
+from roundelay.training.checkpointer import Checkpointer
+from roundelay.training.member import Member
+from roundelay.training.rank_state import RankState, restore_stateful, restore_strategy, restore_weights
+from roundelay.training.recovery import Plan
 
-if TYPE_CHECKING:
-    from roundelay.training.loop import Training
-
-__all__ = ["plan_start", "report_start", "resume", "start_over"]
+__all__ = ["Resumption"]
 
 logger = logging.getLogger(__name__)
 
 
-def report_start(training: Training) -> dict[str, Any]:
-    """Say what we run, and, unless we hold the model already, what checkpoints we can answer for."""
-    report: dict[str, Any] = {"seat": training.runtime.initial_rank}
-    if training.fingerprint is not None:
-        report["print"] = training.fingerprint
-    if training.saver is not None and not training.holds:
-        report["held"] = training.saver.checkpoints.held(training.runtime.initial_rank, training.runtime.initial_size)
-    return report
+class Resumption:
+    """Restores one rank from its parts of a checkpoint; `run` is all of it."""
 
+    def __init__(
+        self, member: Member, agenda: Agenda, checkpointer: Checkpointer, membership: Membership, lr_factor: float
+    ) -> None:
+        self._member, self._agenda, self._checkpointer = member, agenda, checkpointer
+        self._membership, self._lr_factor = membership, lr_factor
 
-def plan_start(reports: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[str, Any]:
-    """Make the plan that all go by; where nobody holds the model, it may come from a checkpoint.
+    async def run(self, chosen: CheckpointId, plan: Plan) -> RankState:
+        """Restore the chosen checkpoint; return the state that steps and evaluations continue from."""
+        member, view, files = self._member, self._membership, self._checkpointer.checkpoints
+        runtime, world, position, size = member.runtime, member.world, chosen.position, chosen.size
+        runtime.pause_clock(paused=True)
+        parts = [files.read(position, part) for part in range(view.rank, size, view.size)]
+        for part in parts:
+            self._check(part)
+        if parts:  # before any rank waits: virtual time does not pass meanwhile
+            runtime.restore({"now": parts[0].state["runtime"]["now"]})
+        self._checkpointer.adopt(chosen.attempt + 1)
+        unsafe = parts[0].state.get("unsafe", []) if parts and size == view.size else []  # all ranks have a mean
+        everyone = await gather_json(world, {"unsafe": unsafe, **(_common(parts[0]) if view.rank == 0 else {})})
+        common = everyone[0]
+        member.restore_schedule(common["schedule"])
+        member.learner.rollback_lr_factor = common["cut"] * self._lr_factor
+        if size == view.size:
+            self._restore_same_size(parts[0], done=common["done"])
+        else:
+            await self._restore_other_size(parts, common, position)
+        member.tracker.restore(unsafe)
+        self._agenda.start_interval(sorted(number for each in everyone for number in each["unsafe"]))
+        files.remove([other for other in files.positions() if other > position], view.rank)
+        if view.rank == 0:
+            files.clean(position)
+        await world.mean(torch.zeros(1))  # all ranks are here: do not await anything until the record is restored
+        if size == view.size:
+            member.restore(parts[0])
+        else:
+            for part in reversed(parts):  # each may have written a record of its own
+                runtime.restore(part.state["runtime"])
+            runtime.restore({"now": common["now"]})
+            if parts:
+                restore_stateful(member.learner, parts[0])
+        self._checkpointer.start_interval(runtime.now(), resumed=True)
+        self._write_record(chosen, plan)
+        await world.mean(torch.zeros(1))
+        runtime.pause_clock(paused=False)
+        return parts[0] if size == view.size else RankState(position, state=common)
 
-    A `Mismatch` says in what those who come differ.
-    """
-    told = [report for report in reports if "print" in report]
-    if told:
-        compare([report["print"] for report in told], [f"rank {report['seat']}" for report in told])
-    plan = make_plan(reports, safe)
-    held = [report["held"] for report in reports if "held" in report]
-    if held and not any(report["holds"] for report in reports):
-        plan["checkpoint"] = choose(held)
-        plan["damaged"] = sorted({each for report in held for each in report["damaged"]})
-    return plan
+    def _write_record(self, chosen: CheckpointId, plan: Plan) -> None:
+        member, size = self._member, self._membership.size
+        if self._membership.rank:
+            return
+        for message in plan.damaged:
+            logger.warning("%s; resuming from the checkpoint before it, at minibatch %d", message, chosen.position)
+            member.write("damaged", reason=message)
+        rate = member.learner.rollback_lr_factor
+        member.write("resumed", minibatch=chosen.position, size=size, source=chosen.size, rate=rate)
 
+    def _check(self, part: RankState) -> None:
+        """Raise if a checkpoint is of another model or strategy; a user loop may have changed meanwhile."""
+        where = self._checkpointer.checkpoints.place(part.position)
+        strategy, made_by = type(self._member.strategy).__name__, part.state["strategy_name"]
+        theirs, ours = part.state["shapes"], self._member.learner.shapes
+        for their, our in itertools.zip_longest(theirs, ours, fillvalue=["nothing", []]):
+            if their != our:
+                found = f"{their[0]} {their[1]}, here {our[0]} {our[1]}"
+                raise CheckpointError(f"{where}: of another model: {found}; name another folder")
+        if made_by != strategy:
+            raise CheckpointError(f"{where}: made by {made_by}, not {strategy}; name another folder")
 
-def start_over(training: Training) -> None:
-    """Begin at the beginning, and forget what a run that never came to a whole checkpoint has left."""
-    first_cut(training, 0)
-    training.learner.rollback_lr_factor = training.lower
-    if training.saver is None:
-        return
-    if training.runtime.clock == "wall" or training.world.rank == 0:  # a simulated cluster has one record
-        training.runtime.record.restart()
-    if training.world.rank == 0:
-        training.saver.checkpoints.clean(None)
+    def _restore_position(self, position: int, *, done: bool) -> None:
+        self._member.settle(self._membership.generation)
+        self._agenda.restore_position(position, done=done)
+        self._checkpointer.add_first_sync_point(self._member, self._agenda, position)
+        self._agenda.start_interval()
+        self._member.start_strategy(warmup=self._agenda.current.warmup)
 
+    def _restore_same_size(self, part: RankState, *, done: bool) -> None:
+        """Continue with the same number of ranks: each has its own part."""
+        member = self._member
+        restore_weights(member.learner, [part])
+        self._restore_position(part.position, done=done)
+        restore_weights(member.learner, [part])  # `setup` may scatter them
+        restore_strategy(member.active_strategy, part)
+        self._agenda.hand_out_interval()
 
-async def resume(training: Training, view: Membership) -> None:
-    """Put back what the checkpoint of the plan holds, and go on as if nothing had happened since."""
-    saver, world, runtime = training.saver, training.world, training.runtime
-    assert saver is not None
-    plan: dict[str, int] = view.plan["checkpoint"]
-    position, size = plan["position"], plan["size"]
-    runtime.pause_clock(paused=True)
-    parts = [saver.checkpoints.read(position, part) for part in range(view.rank, size, view.size)]
-    for part in parts:
-        _check(training, part)
-    if parts:  # before anybody waits: virtual time does not pass meanwhile
-        runtime.restore({"now": parts[0].state["runtime"]["now"]})
-    saver.attempt = plan["attempt"] + 1
-    unsafe = parts[0].state.get("unsafe", []) if parts and size == view.size else []  # of a mean all is everyone's
-    everyone = await gather_json(world, {"unsafe": unsafe, **(_common(parts[0]) if view.rank == 0 else {})})
-    told = everyone[0]
-    restore = getattr(training.schedule, "restore", None)
-    if restore is not None:
-        restore(told["schedule"])
-    training.learner.rollback_lr_factor = told["cut"] * training.lower
-    await (_same(training, view, parts[0], told) if size == view.size else _resized(training, view, parts, told))
-    training.ledger.trained[:] = unsafe
-    training.offer_next(sorted(number for each in everyone for number in each["unsafe"]))
-    saver.checkpoints.remove([other for other in saver.checkpoints.positions() if other > position], view.rank)
-    if view.rank == 0:
-        saver.checkpoints.clean(position)
-    await world.mean(torch.zeros(1))  # from here to the next line that awaits, as in a meeting
-    if size == view.size:
-        put_back(training, parts[0])
-    else:
-        for part in reversed(parts):  # each may have written a record of its own
-            runtime.restore(part.state["runtime"])
-        runtime.restore({"now": told["now"]})
-        training.scores, training.loss = told["scores"], told["loss"]
+    async def _restore_other_size(self, parts: list[RankState], common: dict[str, Any], position: int) -> None:
+        """Continue with another number: from the mean of all weights, owned parts, and ``replicated`` state."""
+        member, learner, world = self._member, self._member.learner, self._member.world
+        servers = member.strategy.servers
+        own = parts[0].tensors["weights"].clone() if parts else learner.weights.clone()
         if parts:
-            put_back_keepers(training.learner, parts[0])
-    training.began = training.saved = runtime.now()
-    if view.rank == 0:
-        for line in view.plan["damaged"]:
-            logger.warning("%s; going on from the checkpoint before it, at minibatch %d", line, position)
-            runtime.record.write("damaged", training.member, runtime.now(), reason=line)
-        runtime.record.write(
-            "resumed",
-            training.member,
-            runtime.now(),
-            minibatch=position,
-            size=view.size,
-            source=size,
-            rate=training.learner.rollback_lr_factor,
-        )
-    await world.mean(torch.zeros(1))
-    runtime.pause_clock(paused=False)
-
-
-def _check(training: Training, part: RankState) -> None:
-    """See that a checkpoint is of this model and this strategy; a loop of the user's own may have changed meanwhile."""
-    assert training.saver is not None
-    where, strategy = training.saver.checkpoints.place(part.position), type(training.strategy).__name__
-    theirs, ours = part.state["shapes"], training.learner.shapes
-    for their, our in itertools.zip_longest(theirs, ours, fillvalue=["nothing", []]):
-        if their != our:
-            found = f"{their[0]} {their[1]}, here {our[0]} {our[1]}"
-            raise CheckpointError(f"{where}: of another model: {found}; name another folder")
-    if part.state["strategy_name"] != strategy:
-        made = part.state["strategy_name"]
-        raise CheckpointError(f"{where}: made by {made}, not {strategy}; name another folder")
+            restore_weights(learner, parts, rates=False)
+        self._restore_position(position, done=common["done"])
+        strategy = member.active_strategy
+        owned = strategy.owned_parts(learner)
+        weight = 0.0 if owned is None else float(len(parts))
+        await world.mean(learner.weights, weight)
+        await learner.sync_optimizer("average", world, weight)
+        for constant in learner.constants:
+            await world.broadcast(constant.data, root=servers)
+        for rank, ranges in enumerate(await gather_json(world, [[part.start, part.stop] for part in owned or ()])):
+            for begin, end in ranges:
+                known = own[begin:end].to(learner.weights) if world.rank == rank else learner.weights[begin:end].clone()
+                learner.weights[begin:end].copy_(await world.broadcast(known, root=rank))
+        if world.rank == servers and parts and common["warmup"] == member.in_warmup:
+            restore_strategy(strategy, parts[0], strategy.replicated)
+        for name in strategy.replicated:
+            await world.broadcast(getattr(strategy, name), root=servers)
+        if not member.in_warmup:
+            member.reset_groups()  # as `setup` found them
+        strategy.regroup(learner)
+        self._agenda.hand_out_interval()
 
 
 def _common(part: RankState) -> dict[str, Any]:
-    """Return what all have to know, also who has no part of its own."""
+    """Return what all ranks need to know, also one that has no part."""
     names = ("schedule", "cut", "done", "warmup", "scores", "loss")
-    return {name: part.state[name] for name in names} | {"now": part.state["runtime"]["now"]}
-
-
-def _stand_at(training: Training, view: Membership, position: int, *, done: bool) -> None:
-    """Stand at the beginning of the stretch that begins at ``position``."""
-    training.holds, training.epoch = True, view.generation
-    if not done and position < training.budget.total:
-        training.stretch = 0
-        while training.stretches[training.stretch].end <= position:
-            training.stretch += 1
-        if training.stretches[training.stretch].begin < position:
-            training.cut(position)
-            training.stretch += 1
-        first_cut(training, position)
-        now = training.stretches[training.stretch]
-        training.offer([(now.begin, now.end)])
-    else:
-        training.stretch = len(training.stretches)
-        training.offer([])
-
-
-def _claim(training: Training) -> None:
-    if training.stretch < len(training.stretches):
-        now = training.stretches[training.stretch]
-        training.claim_from(range(now.begin, now.end))
-
-
-async def _same(training: Training, view: Membership, part: RankState, told: dict[str, Any]) -> None:
-    """Go on with as many as there were: everyone has its own part."""
-    put_back_weights(training.learner, [part])
-    _stand_at(training, view, part.position, done=told["done"])
-    await training.begin_strategy()
-    put_back_weights(training.learner, [part])  # `setup` may scatter them
-    put_back_strategy(training.acting, part)
-    _claim(training)
-
-
-async def _resized(training: Training, view: Membership, parts: list[RankState], told: dict[str, Any]) -> None:
-    """Continue with another number: from the mean of all weights, owned parts, and ``replicated`` state."""
-    learner, world, servers = training.learner, training.world, training.strategy.servers
-    own = parts[0].tensors["weights"].clone() if parts else learner.weights.clone()
-    if parts:
-        put_back_weights(learner, parts, rates=False)
-    _stand_at(training, view, view.plan["checkpoint"]["position"], done=told["done"])
-    await training.begin_strategy()
-    keeps = training.acting.owned_parts(learner)
-    weight = 0.0 if keeps is None else float(len(parts))
-    await world.mean(learner.weights, weight)
-    await learner.sync_optimizer("average", world, weight)
-    for constant in learner.constants:
-        await world.broadcast(constant.data, root=servers)
-    for rank, ranges in enumerate(await gather_json(world, [[part.start, part.stop] for part in keeps or ()])):
-        for begin, end in ranges:
-            known = own[begin:end].to(learner.weights) if world.rank == rank else learner.weights[begin:end].clone()
-            learner.weights[begin:end].copy_(await world.broadcast(known, root=rank))
-    if world.rank == servers and parts and told["warmup"] == (training.acting is training.warming):
-        put_back_strategy(training.acting, parts[0], training.acting.replicated)
-    for name in training.acting.replicated:
-        await world.broadcast(getattr(training.acting, name), root=servers)
-    if training.acting is training.strategy:
-        learner.comm, learner.multiplicity = world, 1  # as `setup` found them
-    training.acting.regroup(learner)
-    _claim(training)
+    return {name: part.state[name] for name in names if name in part.state} | {"now": part.state["runtime"]["now"]}

@@ -1,1 +1,1 @@
-"""Training in the user's own loop: `roundelay.join` and its loaders."""
+"""Training in a user loop: `roundelay.join` and its loaders."""

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from roundelay.communicator import Communicator, gather_json
 from roundelay.errors import LearnerLost, NumericalError, SettingsError
-from roundelay.files import write_bytes, write_json
 from roundelay.learner import Learner
-from roundelay.runs.run_folder import RunFolder
+from roundelay.runs.run_folder import RunFolder, write_model
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
-from roundelay.task import Schedule, Task, seed_minibatch
-from roundelay.training.budget import Budget, Claim, SyncInterval
+from roundelay.task import Schedule, seed_minibatch
+from roundelay.training.agenda import Agenda, Claim
+from roundelay.training.budget import SyncInterval
 from roundelay.training.checkpoint_files import Saver
-from roundelay.training.evaluation import is_finite
-from roundelay.training.evaluation import save as save_checkpoint
-from roundelay.training.loop import Gradient, Training
+from roundelay.training.checkpointer import Checkpointer
+from roundelay.training.guard import is_finite
+from roundelay.training.member import Member
+from roundelay.training.participation import Participation
 from roundelay.user_loop.loaders import CommonBatches, PrivateBatches, is_private, make_common
 
 __all__ = ["JoinedLearner", "Minibatch", "join"]
@@ -50,14 +49,14 @@ def join(
     record: str | Path | None = None,
     runtime: Runtime | None = None,
 ) -> JoinedLearner:
-    """Make this process a learner of the run that torchrun, mpirun or Slurm started, or of one of its own.
+    """Make this process a learner of the run that torchrun, mpirun or Slurm started, or of a run by itself.
 
     ``strategy`` takes over averaging and the optimizer's steps; ``optimizer.step()`` left in the loop does nothing.
-    With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats whoever trains it.
+    With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats on any learner.
     With ``checkpoints``, a folder, `JoinedLearner.epochs` saves the state of all learners there after each epoch, and a
     job that is started again continues from it.
-    With ``record``, a folder that may be the same, it is written there who computed, communicated and waited when, for
-    ``roundelay watch`` and ``roundelay calibrate``.
+    With ``record``, a folder that may be the same, a record of all computation, communication and waiting is written
+    there, for ``roundelay watch`` and ``roundelay calibrate``.
 
     >>> import roundelay
     >>> model = nn.Linear(2, 1)
@@ -73,23 +72,13 @@ def join(
         saver = Saver(Path(checkpoints))
     if runtime is not None:
         if folder is not None:
-            raise SettingsError("record: the runtime that was given has its own")
+            raise SettingsError("record: the given runtime has its own record; leave record out")
         return JoinedLearner(learner, strategy, runtime, schedule=schedule, seed=seed, saver=saver)
     from roundelay.user_loop.runtime_detection import detect_runtime  # with all of torch.distributed
 
     resumed = saver is not None and bool(saver.checkpoints.positions())
     runtime, end = detect_runtime(folder, resumed=resumed)
     return JoinedLearner(learner, strategy, runtime, schedule=schedule, seed=seed, saver=saver, folder=folder, end=end)
-
-
-class _UsersTask(Task):
-    """Minibatches of a user's own loop; each counts as one frame unless the user says how many it has."""
-
-    nominal_frames = 1
-    minibatches_per_epoch = 1
-
-    def frames(self, epoch: int, index: int) -> int:
-        return 1
 
 
 @dataclasses.dataclass
@@ -99,11 +88,11 @@ class Minibatch:
     frames: int = 1
     """Its weight in averages."""
     loss: Tensor | float | None = None
-    """What it came to, for the record, and so that the run stops where it is not finite."""
+    """Its loss, for the record, and so that the run stops if it is not finite."""
 
 
-class _Done:
-    """How far a user's loop has come, which checkpoints hold too."""
+class _LoopProgress:
+    """How far a user loop has come; a part of checkpoints."""
 
     def __init__(self) -> None:
         self.epochs = self.minibatches = 0
@@ -119,7 +108,7 @@ class _Done:
 
 
 class JoinedLearner:
-    """A learner in a loop of the user's own."""
+    """A learner in a user loop."""
 
     def __init__(
         self,
@@ -133,42 +122,41 @@ class JoinedLearner:
         folder: Path | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
-        self._seed, self._runtime, self._me, self._folder, self._end_runtime = seed, runtime, learner, folder, end
-        self._training = Training(
-            learner, strategy, runtime, task=_UsersTask(), budget=Budget(1, 1), schedule=schedule, seed=seed or 0
-        )
-        self._training.stretches = [SyncInterval(0, 0, warmup=False, evaluate=False)]
-        self._training.saver = saver
-        self._done = learner.stateful["loop"] = _Done()
+        self._learner, self._runtime, self._seed, self._saver = learner, runtime, seed, saver
+        self._folder, self._end_runtime = folder, end
+        self._member = Member(learner, strategy, runtime, schedule=schedule)
+        self._agenda = Agenda(self._member, [SyncInterval(0, 0)])
+        checkpointer = Checkpointer(None, saver) if saver is not None else None
+        self._participation = Participation(self._member, self._agenda, checkpointer)
+        self._progress = learner.stateful["loop"] = _LoopProgress()
         self._claim: Claim | None = None
-        self._unmet = False
+        self._sync_pending = False
         self._reached = 0  # where our own minibatches end
         if learner.optimizer is not None:
-            _silence(learner.optimizer)
-        self._runtime.run(self._training.assemble())
-        self._go_on()
+            _disable_step(learner.optimizer)
+        self._runtime.run(self._participation.assemble())
+        self._restore_progress()
         self._describe(ended=False)
 
-    def _go_on(self) -> None:
-        """Stand where the checkpoint was made that we were put back to, if there is one."""
-        everyone = self._runtime.run(gather_json(self._training.world, vars(self._done)))
-        self._done.epochs = max(each["epochs"] for each in everyone)  # who is new among us was told nothing
-        self._done.minibatches = max(each["minibatches"] for each in everyone)
-        self._training.stretches = [SyncInterval(0, self._done.minibatches, warmup=False, evaluate=False)]
-        self._training.stretch = 0
+    def _restore_progress(self) -> None:
+        """Continue at the position of the restored checkpoint, if there is one."""
+        everyone = self._runtime.run(gather_json(self._member.world, vars(self._progress)))
+        self._progress.epochs = max(each["epochs"] for each in everyone)  # a rank without a part was told nothing
+        self._progress.minibatches = max(each["minibatches"] for each in everyone)
+        self._agenda.restart(self._progress.minibatches)
 
     def _describe(self, *, ended: bool) -> None:
-        """Say what the record is of, and whether there will be more of it."""
-        if self._folder is None or self._training.world.rank:
+        """Write what the record is of, and whether the run has ``ended``."""
+        if self._folder is None or self._member.world.rank:
             return
         from roundelay.runtimes.mpi.mpi_runtime import under_mpi
 
         about = {
             "on": "mpi" if under_mpi() else "processes",
-            "strategy": type(self._training.strategy).__name__,
+            "strategy": type(self._member.strategy).__name__,
             "learners": self.num_learners,
-            "servers": self._training.strategy.servers,
-            "parameters": sum(parameter.numel() for parameter in self._me.module.parameters()),
+            "servers": self._member.strategy.servers,
+            "parameters": sum(parameter.numel() for parameter in self._learner.module.parameters()),
             "ended": ended,
         }
         RunFolder(self._folder).describe(about)
@@ -176,50 +164,50 @@ class JoinedLearner:
     @property
     def rank(self) -> int:
         """This learner's number among the learners, from 0; a server's among the servers."""
-        return self._me.index
+        return self._learner.index
 
     @property
     def num_learners(self) -> int:
         """How many learners train."""
-        return self._training.learners
+        return self._member.num_learners
 
     @property
     def is_server(self) -> bool:
         """Whether this rank only serves."""
-        return self._me.is_server
+        return self._learner.is_server
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def epochs(self, total: int) -> Iterator[int]:
         """Count epochs up to ``total``, from where the last checkpoint was made, and make one after each.
 
-        Every rank must go through it.  Without ``checkpoints`` it counts from 0.
+        Every rank must iterate over it.  Without ``checkpoints`` it counts from 0.
         """
-        while self._done.epochs < total:
-            yield self._done.epochs
-            self._meet()
-            self._done.epochs += 1
-            self._save(self._training.stretches[-1].end)
+        while self._progress.epochs < total:
+            yield self._progress.epochs
+            self._synchronize()
+            self._progress.epochs += 1
+            self._save(self._agenda.intervals[-1].end)
 
     def _save(self, minibatches: int) -> None:
-        saver, trained = self._training.saver, minibatches > self._done.minibatches
-        self._done.minibatches = minibatches
-        if saver is not None and trained:
-            saver.wait()
-            self._runtime.run(_any(self._training.world))  # what was saved last is on disk everywhere
-            save_checkpoint(self._training, minibatches)
-            self._runtime.run(_any(self._training.world))
+        trained = minibatches > self._progress.minibatches
+        self._progress.minibatches = minibatches
+        if self._saver is not None and trained:
+            self._saver.wait()
+            self._runtime.run(_any(self._member.world))  # the last checkpoint is on every disk
+            self._participation.save(minibatches)
+            self._runtime.run(_any(self._member.world))
 
     def share(self, loader: Iterable[B], *, private: bool | None = None) -> Iterator[B]:
         """Hand out this learner's minibatches of ``loader``, and end on all learners together.
 
-        By default learners claim the minibatches of one common loader, each used once.  Where the loader gives every
-        learner its own (a DistributedSampler, an IterableDataset, any plain iterable, or ``own=True``), each trains
-        all of its own, and uneven numbers do no harm.  A server is handed nothing: it serves until all have finished.
+        By default learners claim the minibatches of one common loader, each used once.  If the loader gives every
+        learner its own (a DistributedSampler, an IterableDataset, any plain iterable, or ``private=True``), each trains
+        all of its own; their numbers may differ.  A server gets none: it serves until all have finished.
         """
-        self._meet()
+        self._synchronize()
         handed = (
-            self._own(PrivateBatches(loader))
+            self._private(PrivateBatches(loader))
             if (is_private(loader) if private is None else private)
             else self._common(loader)
         )
@@ -230,31 +218,31 @@ class JoinedLearner:
                 raise SettingsError("a minibatch was handed out and not trained: use 'with learner.minibatch():'")
 
     def _common(self, loader: Iterable[B]) -> Iterator[tuple[Claim, B]]:
-        pool: CommonBatches[B] = self._runtime.run(make_common(self._training.world, loader))
+        pool: CommonBatches[B] = self._runtime.run(make_common(self._member.world, loader))
         first = self._open(len(pool))
-        while not self._over:
-            epoch = self._training.epoch
-            claim = None if self.is_server else self._guarded(self._training.claim())
-            if epoch != self._training.epoch:
-                continue  # somebody was lost: claim anew
+        while self._sync_pending:
+            generation = self._member.generation
+            claim = None if self.is_server else self._run_elastic(self._agenda.claim())
+            if generation != self._member.generation:
+                continue  # a learner was lost: claim again
             if claim is None:
-                self._meet()  # after a loss there may be more
+                self._synchronize()  # after a loss there may be more
             elif claim.number is None:
                 self._idle(claim)
             else:
                 yield claim, pool[claim.number - first]
 
-    def _own(self, own: PrivateBatches[B]) -> Iterator[tuple[Claim, B]]:
-        first, training, rounds = self._open(0), self._training, 0
-        epoch, group = -1, training.world
-        while not self._over:
-            if epoch != training.epoch:
-                epoch, group = training.epoch, training.world.split(training.partition())
-            if self.is_server or not (self._guarded(_any(group, own.more)) if group.size > 1 else own.more):
-                if epoch == training.epoch:
-                    self._meet()
+    def _private(self, own: PrivateBatches[B]) -> Iterator[tuple[Claim, B]]:
+        first, member, rounds = self._open(0), self._member, 0
+        generation, group = -1, member.world
+        while self._sync_pending:
+            if generation != member.generation:
+                generation, group = member.generation, member.world.split(member.lockstep_ranks())
+            if self.is_server or not (self._run_elastic(_any(group, own.more)) if group.size > 1 else own.more):
+                if generation == member.generation:
+                    self._synchronize()
                 continue
-            if epoch != training.epoch:
+            if generation != member.generation:
                 continue
             position, rounds = first + rounds * self.num_learners, rounds + 1
             self._reached = position + self.num_learners
@@ -264,42 +252,26 @@ class JoinedLearner:
                 self._idle(Claim(None, position))
 
     def _open(self, minibatches: int) -> int:
-        """Begin a stretch of so many minibatches; return the number of the first."""
-        training = self._training
-        first = training.stretches[-1].end
-        training.stretches.append(SyncInterval(first, first + minibatches, warmup=False, evaluate=False))
-        training.stretch = len(training.stretches) - 1
-        training.offer([(first, first + minibatches)])
-        training.claim_from(range(first, first + minibatches))
-        self._unmet = True  # also if the loop is left early: then we meet before whatever comes next
-        return first
+        """Start an interval of so many minibatches; return the number of the first."""
+        self._sync_pending = True  # also if the loop is left early: then we synchronize before anything else
+        return self._agenda.append(minibatches)
 
-    @property
-    def _over(self) -> bool:
-        """Whether all have met at the end of this stretch."""
-        return not self._unmet
-
-    def _meet(self) -> None:
-        """Meet all others at the end of a stretch, unless some of it is left because somebody was lost."""
-        if self._unmet:
-            stretch = self._training.stretch
-            self._guarded(self._training.meet())
-            self._unmet = self._training.stretch == stretch
-            if not self._unmet:
-                self._count()
-
-    def _count(self) -> None:
-        """Agree on how far we have come: with minibatches of their own some may have trained more than others."""
-        stretches = self._training.stretches
-        reached = self._runtime.run(gather_json(self._training.world, self._reached))
-        stretches[-1] = dataclasses.replace(stretches[-1], end=max(stretches[-1].end, *reached))
+    def _synchronize(self) -> None:
+        """Synchronize at the end of an interval, unless some of it remains because a learner was lost."""
+        if self._sync_pending:
+            index = self._agenda.interval_index
+            self._run_elastic(self._participation.synchronize())
+            self._sync_pending = self._agenda.interval_index == index
+            if not self._sync_pending:  # with private minibatches some may have trained more than others
+                reached = self._runtime.run(gather_json(self._member.world, self._reached))
+                self._agenda.extend_last(max(reached))
 
     @contextlib.contextmanager
     def minibatch(self, frames: int = 1) -> Iterator[Minibatch]:
         """Train the minibatch that `share` has just handed out: forward and backward passes go inside.
 
-        Several backward passes add up, as gradients do.  ``frames`` is the minibatch's weight in averages.  A loss or
-        else a gradient that is not finite stops the run; the loss is known only where the loop tells it:
+        Several backward passes add up, as gradients do.  ``frames`` is the minibatch's weight in averages.  A loss that
+        is not finite stops the run.  If the loop does not set the loss, the gradient is checked instead:
 
         >>> import roundelay
         >>> model = nn.Linear(2, 1)
@@ -313,52 +285,52 @@ class JoinedLearner:
         claim, self._claim = self._claim, None
         if claim is None:
             raise SettingsError("'with learner.minibatch():' belongs inside 'for batch in learner.share(loader):'")
-        gradient, minibatch = self._guarded(self._begin(claim)), Minibatch(frames)
+        parts, minibatch = self._run_elastic(self._begin(claim)), Minibatch(frames)
         if self._seed is not None:
             seed_minibatch(self._seed, 0, claim.number or 0)
-        with self._runtime.computing(self._me):
+        with self._runtime.computing(self._learner):
             yield minibatch
-            self._me.collect_grad()
-            self._me.frames = minibatch.frames
+            self._learner.collect_grad()
+            self._learner.frames = minibatch.frames
         loss = self._check(minibatch, claim.number)
-        if gradient is not None:  # else somebody was lost just then, and this minibatch is handed out again
-            self._guarded(self._end(claim, gradient, loss))
+        if parts is not None:  # else a learner was lost just then, and this minibatch is handed out again
+            self._run_elastic(self._end(claim, parts, loss))
 
     def _check(self, minibatch: Minibatch, number: int | None) -> float:
-        """Return the loss; raise where it, or the gradient if we are not told, is not finite."""
+        """Return the loss; raise if it, or the gradient if no loss is set, is not finite."""
         told = minibatch.loss
         loss = float(told.detach() if isinstance(told, Tensor) else math.nan if told is None else told)
         if told is not None and not math.isfinite(loss):
-            raise NumericalError(f"{self._training.member}: the loss is {loss} at minibatch {number}")
-        if told is None and not is_finite(self._me.grad):
-            raise NumericalError(f"{self._training.member}: the gradient is not finite at minibatch {number}")
+            raise NumericalError(f"{self._member.name}: the loss is {loss} at minibatch {number}")
+        if told is None and not is_finite(self._learner.grad):
+            raise NumericalError(f"{self._member.name}: the gradient is not finite at minibatch {number}")
         return loss
 
     def _idle(self, claim: Claim) -> None:
-        gradient = self._guarded(self._begin(claim))
-        if gradient is not None:
-            self._guarded(self._end(claim, gradient, math.nan))
+        parts = self._run_elastic(self._begin(claim))
+        if parts is not None:
+            self._run_elastic(self._end(claim, parts, math.nan))
 
-    async def _begin(self, claim: Claim) -> Gradient:
-        return self._training.begin(claim)
+    async def _begin(self, claim: Claim) -> Sequence[slice]:
+        return self._participation.steps.begin(claim, frames=0 if claim.number is None else 1)
 
-    async def _end(self, claim: Claim, gradient: Gradient, loss: float) -> None:
-        for part in gradient.parts:  # only now: there may have been several backward passes
-            gradient.ready(part)
-        await self._training.end(claim, loss)
+    async def _end(self, claim: Claim, parts: Sequence[slice], loss: float) -> None:
+        for part in parts:  # only now: there may have been several backward passes
+            self._member.active_strategy.ready(self._learner, part)
+        await self._participation.end_step(claim.number, loss)
 
-    def _guarded(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Run a coroutine; if a learner is lost meanwhile, go on with those who are left, and return nothing.
+    def _run_elastic(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run a coroutine; if a learner is lost meanwhile, continue with the survivors, and return ``None``.
 
-        What was undone is among the minibatches left, and is handed out again.
+        The minibatch that was undone is handed out again.
         """
         try:
             return self._runtime.run(work)
         except LearnerLost as lost:
             while True:
-                self._training.undo(lost)
+                self._participation.undo(lost)
                 try:
-                    self._runtime.run(self._training.assemble())
+                    self._runtime.run(self._participation.assemble())
                 except LearnerLost as another:
                     lost = another
                 else:
@@ -368,38 +340,30 @@ class JoinedLearner:
 
     @contextlib.contextmanager
     def consensus(self) -> Iterator[Tensor]:
-        """Let the model have the consensus weights inside, to evaluate them; every rank must enter."""
-        self._meet()
-        vector = self._runtime.run(self._training.acting.consensus(self._me))
-        kept = self._me.snapshot.clone()
-        self._me.load(vector)
+        """Give the model the consensus weights inside, to evaluate them; every rank must enter."""
+        self._synchronize()
+        vector = self._runtime.run(self._participation.consensus())
+        kept = self._learner.snapshot.clone()
+        self._learner.load(vector)
         yield vector
-        self._me.load(kept)
+        self._learner.load(kept)
 
     def save(self, path: str | Path) -> None:
         """Write the consensus model as safetensors, with a JSON description beside it; every rank must call it."""
         with self.consensus():
-            if self._training.world.rank == 0:
-                path = Path(path)
-                state = self._me.module.state_dict()
-                data = save({name: tensor.detach().contiguous().clone() for name, tensor in state.items()})
-                about = {
-                    "strategy": type(self._training.strategy).__name__,
-                    "learners": self.num_learners,
-                    "sha256": hashlib.sha256(data).hexdigest(),
-                }
-                write_bytes(path, data)
-                write_json(path.with_suffix(".json"), about, sort_keys=False)
-        self._runtime.run(_any(self._training.world))
+            if self._member.world.rank == 0:
+                about = {"strategy": type(self._member.strategy).__name__, "learners": self.num_learners}
+                write_model(Path(path), self._learner.module, about)
+        self._runtime.run(_any(self._member.world))
 
     def close(self) -> None:
         """Leave the run; every rank must call it, or use the learner in a ``with`` statement."""
-        self._meet()
-        if self._training.saver is not None:
-            self._training.saver.wait()
-            self._training.saver.close()
-        self._runtime.run(_any(self._training.world))
-        self._runtime.run(self._runtime.stop_serving(self._me))
+        self._synchronize()
+        if self._saver is not None:
+            self._saver.wait()
+            self._saver.close()
+        self._runtime.run(_any(self._member.world))
+        self._runtime.run(self._runtime.stop_serving(self._learner))
         if self._end_runtime is not None:
             self._end_runtime()
         self._describe(ended=True)
@@ -415,12 +379,12 @@ class JoinedLearner:
 
 
 async def _any(comm: Communicator, flag: object = True) -> bool:
-    """Tell whether anybody's flag is up; also a barrier."""
+    """Return whether the flag of any rank is set; also a barrier."""
     return any(float(other) for other in await comm.gather(torch.tensor([float(bool(flag))])))
 
 
-def _silence(optimizer: torch.optim.Optimizer) -> None:
-    """Make ``optimizer.step()`` in the user's loop do nothing, and say so once."""
+def _disable_step(optimizer: torch.optim.Optimizer) -> None:
+    """Make ``optimizer.step()`` in the user loop do nothing, with one warning."""
     said = False
 
     def step(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""How the minibatches of a user's loader are shared among learners."""
+"""How the minibatches of a user's loader are divided among learners."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class _Batches(Generic[B]):
 
 
 async def make_common(comm: Communicator, loader: Iterable[B]) -> CommonBatches[B]:
-    """Return the loader's minibatches as a pool that is the same for everyone in ``comm``."""
+    """Return the loader's minibatches as a list that is the same on all ranks of ``comm``."""
     if isinstance(loader, DataLoader):
-        mine = [list(batch) for batch in loader.batch_sampler] if comm.rank == 0 else []  # type: ignore[union-attr]  # not own: has one
+        mine = [list(batch) for batch in loader.batch_sampler] if comm.rank == 0 else []  # type: ignore[union-attr]  # not private: has one
         lengths = await _from_first(comm, [len(batch) for batch in mine])
         indices = await _from_first(comm, list(itertools.chain.from_iterable(mine)))
         ends = list(itertools.accumulate(lengths))
@@ -56,11 +56,10 @@ async def make_common(comm: Communicator, loader: Iterable[B]) -> CommonBatches[
         counts = [int(count) for count in await comm.gather(torch.tensor([len(loader)]))]
         if len(set(counts)) > 1:
             raise SettingsError(
-                f"share: learners hold {counts} minibatches; a common pool has to be the same for all, "
-                f"or say own=True where each has its own"
+                f"share: learners have {counts} minibatches; give all the same, or use private=True if each has its own"
             )
         return loader
-    raise SettingsError(f"share: a {type(loader).__name__} has no numbered minibatches; own=True takes it as it comes")
+    raise SettingsError(f"share: a {type(loader).__name__} has no numbered minibatches; use private=True")
 
 
 async def _from_first(comm: Communicator, numbers: Sequence[int]) -> list[int]:
@@ -73,7 +72,7 @@ async def _from_first(comm: Communicator, numbers: Sequence[int]) -> list[int]:
 
 
 def is_private(loader: Iterable[Any]) -> bool:
-    """Tell whether a loader by its nature gives every learner minibatches of its own."""
+    """Return whether a loader of this kind gives every learner minibatches of its own."""
     if isinstance(loader, DataLoader):
         samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
         return isinstance(loader.dataset, IterableDataset) or any(isinstance(s, DistributedSampler) for s in samplers)
@@ -81,7 +80,7 @@ def is_private(loader: Iterable[Any]) -> bool:
 
 
 class PrivateBatches(Generic[B]):
-    """A learner's own minibatches, one ahead, so that it knows when there are no more."""
+    """A learner's own minibatches; one is read ahead, to know when there are no more."""
 
     def __init__(self, loader: Iterable[B]) -> None:
         self._left: Iterator[B] = iter(loader)
