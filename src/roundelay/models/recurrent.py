@@ -51,26 +51,13 @@ class Recurrent(nn.Module):
         super().__init__()
         self.settings, self.step = settings, settings.fold * settings.stride
         dropout = settings.dropout if settings.layers > 1 else 0.0
+        sizes = (inputs * self.step, settings.cells, settings.layers)
+        both, projection = settings.bidirectional, settings.projection
         self.lstm: nn.LSTM | LinearLSTM
         if settings.linear:
-            self.lstm = LinearLSTM(
-                inputs * self.step,
-                settings.cells,
-                settings.layers,
-                bidirectional=settings.bidirectional,
-                projection=settings.projection,
-                dropout=dropout,
-            )
+            self.lstm = LinearLSTM(*sizes, bidirectional=both, projection=projection, dropout=dropout)
         else:
-            self.lstm = nn.LSTM(
-                inputs * self.step,
-                settings.cells,
-                settings.layers,
-                batch_first=True,
-                bidirectional=settings.bidirectional,
-                proj_size=settings.projection,
-                dropout=dropout,
-            )
+            self.lstm = nn.LSTM(*sizes, batch_first=True, bidirectional=both, proj_size=projection, dropout=dropout)
         self.size = (settings.projection or settings.cells) * (2 if settings.bidirectional else 1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
