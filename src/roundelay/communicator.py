@@ -21,7 +21,8 @@ class Communicator(Protocol):
     `exchange`, `request` and the root of `broadcast` copy their tensor at once: it may change right after the call.
 
     Results of `gather`, `exchange` and `request` belong to the communicator: read them, do not write to them, and use
-    them only until the next operation of that kind begins on it.  They never share memory with the tensor given.
+    them only while you keep it and until the next operation of that kind begins on it.  They never share memory with
+    the tensor given.
 
     Sums are taken in rank order wherever the runtime has the choice, so that runtimes agree to the bit.
     """

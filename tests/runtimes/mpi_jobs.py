@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from result_checks import check_dropped_groups, check_results
 from torch import Tensor, nn
 
 from roundelay.communicator import Communicator, DeferredReply
@@ -175,6 +176,7 @@ async def _verbs(runtime: MpiRuntime, learner: Learner, echo: Strategy) -> None:
     runtime.start_serving(learner, echo)
     assert (await early).tolist() == [1.0, 1.0, comm.rank]
     await _requests(comm)
+    await check_results(comm)
     # Groups: of the odd and the even, in reverse order; requests in them name ranks of the group.
     parity = [[rank for rank in reversed(range(comm.size)) if rank % 2 == odd] for odd in (0, 1)]
     for _ in range(20):
@@ -190,6 +192,7 @@ async def _verbs(runtime: MpiRuntime, learner: Learner, echo: Strategy) -> None:
     pending = {id(g): g.mean(a if g is group else b) for g in order}
     assert (await pending[id(group)]).item() == 1.0
     assert (await pending[id(twin)]).item() == 3.0
+    await check_dropped_groups(comm, rounds=300)
     await comm.mean(torch.zeros(1))
     await runtime.stop_serving(learner)
 

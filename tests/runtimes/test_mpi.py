@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]  # each starts Python 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let ranks find the tests' own modules, and compute here as they do."""
-    monkeypatch.setenv("PYTHONPATH", str(JOBS.parents[1]))
+    monkeypatch.setenv("PYTHONPATH", f"{JOBS.parents[1]}{os.pathsep}{JOBS.parent}", prepend=os.pathsep)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

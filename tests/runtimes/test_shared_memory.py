@@ -29,7 +29,7 @@ def test_every_verb(transport: str, size: int) -> None:
     options = Options(transport=transport)  # type: ignore[arg-type]  # one of its literals
     exact = transport == "shared" or size <= 2
     kinds = launch.run(verbs.entry("check_all"), {"exact": exact}, size=size, options=options)
-    assert kinds == ["SharedCommunicator" if transport == "shared" else "TorchCommunicator"] * size
+    assert kinds == ["SharedMemoryCommunicator" if transport == "shared" else "TorchCommunicator"] * size
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from result_checks import check_dropped_groups, check_results
 from torch import Tensor, nn
 
 from roundelay.communicator import Communicator, DeferredReply
@@ -148,6 +149,7 @@ async def check_requests(runtime: ProcessRuntime, learner: Learner) -> None:
             for k, waiting in enumerate(asked):
                 answer = await waiting
                 assert answer.tolist() == [float(k)] * 9 + [float(group.rank)]
+    await check_results(comm)
     await comm.mean(torch.zeros(1))
     runtime.start_serving(learner, Pairing())
     await comm.mean(torch.zeros(1))
@@ -189,6 +191,7 @@ def check_all(runtime: ProcessRuntime, settings: dict[str, Any]) -> str:
         await check_broadcast(learner.comm)
         await check_exchange(learner.comm)
         await check_split(learner.comm)
+        await check_dropped_groups(learner.comm, rounds=300)
         await check_requests(runtime, learner)
         return type(learner.comm).__name__
 
@@ -219,7 +222,7 @@ def reuse(runtime: ProcessRuntime, settings: dict[str, Any]) -> list[int]:
                     torch.zeros(50_000 + turn), (learner.comm.rank + 1) % 2, (learner.comm.rank + 1) % 2
                 )
                 await learner.comm.gather(torch.zeros(10_000 + turn))
-            taken.append(learner.comm.post.arena._top)  # type: ignore[attr-defined]  # a look inside
+            taken.append(learner.comm.transport.arena._top)  # type: ignore[attr-defined]  # a look inside
         return taken
 
     return runtime.run(run())

@@ -34,7 +34,7 @@ class Label(NamedTuple):
     group: int
     """The key of the communicator that was used."""
     number: int
-    """The number of the request or of the collective; 0 if the order of messages is enough."""
+    """The number of the exchange with this peer, of the request, or of the collective."""
 
 
 HEADER = struct.Struct("<4sqqq8q")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -36,6 +38,7 @@ class Session:
         self.failure: BaseException | None = None
         self.closers: list[Callable[[], None]] = []
         self.threads: list[threading.Thread] = []
+        self.dropped: deque[dict[Kind, list[Message]]] = deque()  # results lent by communicators that are gone
 
     def add_group(self, members: Sequence[int], path: str) -> int:
         """Register a group; return its key."""
@@ -100,6 +103,7 @@ class PointToPoint:
     """The operations between two learners, over any transport; subclasses add the collectives.
 
     Received messages are lent to the strategy until the next operation of their kind begins on this communicator.
+    Those of a communicator that is gone are released too: in shared memory an unreleased message blocks its sender.
     """
 
     def __init__(self, session: Session, members: Sequence[int], path: str = "world") -> None:
@@ -108,18 +112,22 @@ class PointToPoint:
         self.rank, self.size = self.members.index(session.transport.rank), len(self.members)
         self._splits = 0
         self._requests = 0
+        self._sent: dict[int, int] = defaultdict(int)  # exchanges by peer
+        self._received: dict[int, int] = defaultdict(int)
         self._lent: dict[Kind, list[Message]] = {Kind.EXCHANGE: [], Kind.REPLY: [], Kind.GATHER: []}
+        weakref.finalize(self, session.dropped.append, self._lent).atexit = False
 
     def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
         """Send ``x`` to rank ``to``; return the tensor that rank ``source`` sends us by the same operation."""
         self._reclaim_results(Kind.EXCHANGE)
-        label = Label(Kind.EXCHANGE, self.key, 0)
         if to == self.rank and source == self.rank:
             mine = x.clone()
             return Blocking(lambda: mine)
         if self.rank in (to, source):
             raise Mismatch(f"rank {self.rank} exchanges with itself on one side only: to {to}, from {source}")
-        self._send(to, label, x)
+        self._sent[to], self._received[source] = self._sent[to] + 1, self._received[source] + 1
+        self._send(to, Label(Kind.EXCHANGE, self.key, self._sent[to]), x)
+        label = Label(Kind.EXCHANGE, self.key, self._received[source])
         return Blocking(lambda: self._receive(source, label, x))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
@@ -172,11 +180,14 @@ class PointToPoint:
         return message.tensor.to(like.device)
 
     def _reclaim_results(self, kind: Kind) -> None:
-        """Release the messages lent by earlier operations of this kind."""
-        lent = self._lent[kind]
-        for message in lent:
-            message.release()
-        lent.clear()
+        """Release the messages lent by earlier operations of this kind, and by communicators that are gone."""
+        lent = [self._lent[kind]]
+        while self.session.dropped:  # filled by any thread, emptied by this one
+            lent += self.session.dropped.popleft().values()
+        for messages in lent:
+            for message in messages:
+                message.release()
+            messages.clear()
 
 
 def serve_message(session: Session, message: Message) -> None:
