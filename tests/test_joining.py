@@ -255,9 +255,9 @@ def test_checkpoints_of_another_model_or_strategy_are_refused(tmp_path: Path) ->
             for _ in learner.share(BATCHES):
                 with learner.minibatch():
                     pass
-    with pytest.raises(CheckpointError, match=r"of another model: weight \[1, 3\], here weight \[1, 9\]; name"):
+    with pytest.raises(CheckpointError, match=r"of another model: weight \[1, 3\], here weight \[1, 9\]; give"):
         joined(nn.Linear(9, 1), checkpoints=tmp_path)
-    with pytest.raises(CheckpointError, match=r"made by Synchronous, not BMUF; name another folder"):
+    with pytest.raises(CheckpointError, match=r"made by Synchronous, not BMUF; give another folder"):
         joined(model(), roundelay.BMUF(), checkpoints=tmp_path)
 
 
@@ -360,7 +360,7 @@ def test_a_record_is_not_mixed_with_another(tmp_path: Path) -> None:
     train_recorded(tmp_path)
     with pytest.raises(SettingsError, match="has a record already; give record= a new folder"):
         train_recorded(tmp_path)
-    with pytest.raises(SettingsError, match="the runtime that was given has its own"):
+    with pytest.raises(SettingsError, match="the given runtime has its own record"):
         train_recorded(tmp_path / "other", runtime=LocalRuntime())
 
 

@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_named(stopped: Path, tmp_path: Path) -> None:
     done = call("resume", str(run), "--json")
     assert done.returncode == 0, done.stderr
     assert "rank-0.safetensors: damaged: not the bytes that were written" in done.stderr
-    assert f"going on from the checkpoint before it, at minibatch {before}" in done.stderr
+    assert f"resuming from the checkpoint before it, at minibatch {before}" in done.stderr
     assert json.loads(done.stdout)["run"] == str(run)
 
 

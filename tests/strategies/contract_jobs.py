@@ -34,9 +34,7 @@ def train(runtime: Any, case: str) -> dict[str, Any]:
     order = RecordedOrder()
     numbers: list[int | None] = []
     training = job_of(case).training(runtime, order)
-    training.observers.append(
-        Watching(lambda _, step: numbers.append(step.number) if step.number is not None else None)
-    )
+    training.observers.append(Watching(lambda _, step: numbers.append(step.number)))
     consensus = runtime.run(training.run())
     return {
         "consensus": consensus.tolist(),

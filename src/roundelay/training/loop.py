@@ -124,8 +124,9 @@ class Gradient:
     def run(self, ready: Callable[[slice], None] | None) -> None:
         """Compute the gradient; an idle learner's is zero."""
         training, task, learner = self.training, self.training.task, self.training.learner
-        skips = training.guard.skips  # then buckets are final only after the check
-        finish = learner.hook_buckets(self.parts, ready) if ready is not None and self.parts and not skips else None
+        ready = ready if self.parts else None
+        hooked = ready is not None and not training.guard.skips  # if it skips, buckets are final after its check
+        finish = learner.hook_buckets(self.parts, ready) if ready is not None and hooked else None
         if self.number is not None:
             epoch, index = training.budget.locate(self.number)
             seed_minibatch(training.seed, epoch, index)
@@ -135,6 +136,6 @@ class Gradient:
                 learner.discard()
         if finish is not None:
             finish()
-        elif ready is not None and skips:
+        elif ready is not None:
             for part in self.parts:
                 ready(part)

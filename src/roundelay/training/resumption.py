@@ -90,9 +90,9 @@ class Resumption:
         for their, our in itertools.zip_longest(theirs, ours, fillvalue=["nothing", []]):
             if their != our:
                 found = f"{their[0]} {their[1]}, here {our[0]} {our[1]}"
-                raise CheckpointError(f"{where}: of another model: {found}; name another folder")
+                raise CheckpointError(f"{where}: of another model: {found}; give another folder")
         if made_by != strategy:
-            raise CheckpointError(f"{where}: made by {made_by}, not {strategy}; name another folder")
+            raise CheckpointError(f"{where}: made by {made_by}, not {strategy}; give another folder")
 
     def _restore_position(self, position: int, *, done: bool) -> None:
         self._member.settle(self._membership.generation)
