@@ -293,7 +293,7 @@ def test_a_given_language_model_is_limited() -> None:
 
 
 def test_bad_settings(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="adapting needs an HMM-GMM"):
+    with pytest.raises(SettingsError, match="--adapt needs an HMM-GMM"):
         PrepareSettings(hmm=SETTINGS.hmm, alignments=tmp_path)
     with pytest.raises(SettingsError, match="unknown vocabulary 'trian'; did you mean 'train'"):
         LexiconSettings(vocabulary="trian")  # type: ignore[arg-type]

@@ -247,7 +247,7 @@ def test_words_that_are_said_and_cannot_be_recognised_are_named(
     caplog.clear()
     decode_run(run, None, "test", language="flat", settings=FIXED)
     assert "not in the lexicon" not in caplog.text
-    with pytest.raises(DataError, match="no weights chosen there for one-flat"):
+    with pytest.raises(DataError, match="no weights tuned for one-flat"):
         decode_run(run, None, "test", settings=DecodeSettings(weights_of=run, lexicon=tmp_path / "one.txt"))
 
 
@@ -318,7 +318,7 @@ def test_audio_at_another_rate_is_named(run: Path, heard: Path) -> None:
     soundfile.write(path, np.repeat(samples, 2), 2 * rate)
     assert decode_run(run, heard, "test", language="flat", settings=FIXED).wer.words == 11, "more will do"
     soundfile.write(path, samples[::2], rate // 2)
-    with pytest.raises(DataError, match=r"8000 samples a second, .* trained on 16000; .*--resample"):
+    with pytest.raises(DataError, match=r"8000 Hz, .* trained on 16000 Hz; .*--resample"):
         decode_run(run, heard, "test", language="flat", settings=FIXED)
     decode_run(run, heard, "test", language="flat", settings=replace(FIXED, resample=True))
 

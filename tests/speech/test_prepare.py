@@ -249,15 +249,15 @@ def test_bad_audio_is_named_with_its_utterance(own: Path, tmp_path: Path) -> Non
 
 
 def test_a_full_disk_is_one_line(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = Extraction.run.__globals__["fresh"]
+    make_empty_folder = Extraction.run.__globals__["make_empty_folder"]
 
     def full(folder: Path) -> Path:
-        fresh(folder)
+        make_empty_folder(folder)
         (folder / shard_name(0)).symlink_to("/dev/full")
         return folder
 
-    monkeypatch.setitem(Extraction.run.__globals__, "fresh", full)
-    with pytest.raises(DataError, match=r"features/train/shard-00000.raw: cannot be written: No space left on device"):
+    monkeypatch.setitem(Extraction.run.__globals__, "make_empty_folder", full)
+    with pytest.raises(DataError, match=r"features/train/shard-00000.raw: No space left on device"):
         prepare(own, tmp_path / "data", SETTINGS)
     monkeypatch.undo()
     with pytest.raises(DataError, match="incomplete"):

@@ -126,7 +126,7 @@ def test_what_was_scored_can_be_read_again(tmp_path: Path) -> None:
     wer.save(tmp_path)
     assert Wer.load(tmp_path).utterances == wer.utterances
     assert compare_wer(tmp_path, tmp_path / "utterances.jsonl").difference == 0
-    with pytest.raises(DataError, match="nothing was decoded there"):
+    with pytest.raises(DataError, match="no decoding results"):
         Wer.load(tmp_path / "elsewhere")
     (tmp_path / "utterances.jsonl").write_text('{"utterance": 3}\n')
     with pytest.raises(DataError, match="not scored utterances"):
