@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree.
+"""All errors, as one tree.
 
 ::
 
@@ -7,13 +7,14 @@
     ├── DataError            a corpus, an audio file, features or alignments are wrong
     ├── MissingExtra         an optional package is not installed
     ├── CommunicationError   learners and their messages
-    │   ├── LearnerLost      another learner is gone; only the training loop handles it
+    │   ├── LearnerLost      another learner is lost; only the training loop handles it
     │   ├── Mismatch         learners made different collective calls, or differ in what they run
-    │   └── Deadlock         everyone waits and nothing is going to happen
+    │   └── Deadlock         every learner waits, and no event is left that could end it
     ├── NumericalError       a loss, a gradient or a weight that is not finite
     └── CheckpointError      a run or a checkpoint cannot be read or written
 
-A message says where, what was given and what would do, in one line; the command line prints just that and exits with 2.
+A message says in one line where the error is, what is wrong and what to do.  The command line prints this line and
+exits with 2.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class MissingExtra(RoundelayError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; pip install 'roundelay[{extra}]' brings it")
+        super().__init__(f"{package} is not installed: run pip install 'roundelay[{extra}]'")
 
 
 class CommunicationError(RoundelayError):
@@ -46,7 +47,7 @@ class CommunicationError(RoundelayError):
 
 
 class LearnerLost(CommunicationError):
-    """Another learner is gone: raised where a verb is called or awaited.  No strategy ever catches it."""
+    """Another learner is lost; raised if an operation is called or awaited.  No strategy catches it."""
 
 
 class Mismatch(CommunicationError):
@@ -54,7 +55,7 @@ class Mismatch(CommunicationError):
 
 
 class Deadlock(CommunicationError):
-    """Everyone waits and nothing is going to happen."""
+    """Every learner waits, and no event is left that could end it."""
 
 
 class NumericalError(RoundelayError):
@@ -66,7 +67,7 @@ class CheckpointError(RoundelayError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Say that ``name`` is unknown, and which known name is nearest: ``'bumf'; did you mean 'bmuf'?``."""
+    """Return an unknown ``name`` with the nearest known one: ``'bumf'; did you mean 'bmuf'?``."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}; there are {', '.join(known)}"
+    return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}; use one of {', '.join(known)}"

@@ -73,12 +73,12 @@ def test_durations_as_they_were(tmp_path: Path) -> None:
 
 
 def test_too_short_or_missing_records(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="10 of every learner are needed"):
+    with pytest.raises(DataError, match="at least 10 of each learner"):
         calibrate(record(tmp_path / "short", KNOWN, steps=5), model_bytes=1e7)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="there is none"):
         calibrate(tmp_path / "empty")
-    with pytest.raises(DataError, match=r"neither model.json nor settings.toml"):
+    with pytest.raises(DataError, match=r"the model size is unknown"):
         calibrate(record(tmp_path / "bare", KNOWN))
 
 

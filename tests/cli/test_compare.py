@@ -73,7 +73,7 @@ def test_a_dry_run_computes_nothing(tmp_path: Path) -> None:
     path, out = write(tmp_path / "small.toml", '["bmuf"]'), tmp_path / "out"
     done = call("compare", str(path), "--out", str(out), "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "bmuf-2-seed-1  640 frames  the best trial's rate  outside the regime: 20 blocks of 1 steps" in done.stdout
+    assert "bmuf-2-seed-1  640 frames  the best trial's rate  too few blocks: 20 blocks of 1 steps" in done.stdout
     assert "4 trials and 2 runs" in done.stdout
     assert not out.exists()
 
@@ -99,7 +99,7 @@ def test_ctrl_c_leaves_nobody_behind_and_says_how_to_go_on(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "stopped after 0 of 6 cells; the same command goes on" in said
+    assert "stopped after 0 of 6 cells; run the same command to continue" in said
     assert "roundelay.study.cell_worker" not in _commands_of(out)
 
 

@@ -75,8 +75,8 @@ def test_the_table_can_be_read(cluster: str) -> None:
     for word in (
         "four nodes, 4 learners",
         "from: made up",
-        "an epoch",
-        "held up by",
+        "time per epoch",
+        "bottleneck",
         "the server's link",
         "/ 2",
         "x 2",
@@ -139,7 +139,7 @@ def test_a_record_gives_time_to_target(cluster: str, tmp_path: Path) -> None:
     assert "asgd: not reached" in text
     (tmp_path / "study/runs/b/cell.json").write_text('{"status": "diverged"}', encoding="utf-8")
     text = plan(cluster, *names, "--record", str(tmp_path / "study"), "--no-sensitivity")
-    assert "synchronous: not reached in the median of 1 run, 1 missed" in text
+    assert "synchronous: not reached (median of 1 run, 1 missed)" in text
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_bad_records(cluster: str, tmp_path: Path) -> None:
     with pytest.raises(RoundelayError, match="neither a run nor a study"):
         plan(cluster, "--record", str(tmp_path / "empty"))
     recorded(tmp_path / "run", "bmuf", [1.0])
-    with pytest.raises(RoundelayError, match="names no target"):
+    with pytest.raises(RoundelayError, match="no target; give one"):
         plan(cluster, "--record", str(tmp_path / "run"))
-    with pytest.raises(RoundelayError, match="expected SCORE=VALUE"):
+    with pytest.raises(RoundelayError, match="use SCORE=VALUE"):
         plan(cluster, "--record", str(tmp_path / "run"), "--target", "loss")
-    with pytest.raises(RoundelayError, match="no evaluation has the score 'wer'; there are: loss"):
+    with pytest.raises(RoundelayError, match="no evaluation has the score 'wer'; use one of: loss"):
         plan(cluster, "--record", str(tmp_path / "run"), "--target", "wer=3")

@@ -55,8 +55,8 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     for words, kind, complaint in (
         ([str(tmp_path / "empty")], SettingsError, "neither a run nor a study"),
         ([str(tmp_path / "nowhere")], click.BadParameter, "does not exist"),
-        ([str(run), "--target", "loss"], SettingsError, "expected SCORE=VALUE"),
-        ([str(run), str(run)], SettingsError, "--out DIR gives it one"),
+        ([str(run), "--target", "loss"], SettingsError, "use SCORE=VALUE"),
+        ([str(run), str(run)], SettingsError, "give --out DIR"),
     ):
         with pytest.raises(kind, match=complaint):
             command.main(words, standalone_mode=False)

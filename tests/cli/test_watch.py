@@ -121,7 +121,7 @@ def test_without_a_terminal_it_prints_evaluations_and_ends_with_the_run(run: Pat
 
 
 def test_an_empty_record_is_waited_for(run: Path) -> None:
-    assert "nothing in its record yet" in call("watch", str(run), "--once").stdout
+    assert "no events yet" in call("watch", str(run), "--once").stdout
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

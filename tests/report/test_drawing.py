@@ -46,5 +46,5 @@ def test_the_same_figure_gives_the_same_file(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="unknown format 'jpeg'; there are svg, png, pdf"):
+    with pytest.raises(SettingsError, match="unknown format 'jpeg'; use one of svg, png, pdf"):
         draw_all(FIGURES, STRATEGIES, tmp_path, ("jpeg",))

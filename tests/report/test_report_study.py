@@ -5,7 +5,7 @@ from pathlib import Path
 
 from report_files import HOSTILE, write_study
 
-from roundelay.report.report_writer import make_board, write_report
+from roundelay.report.report_writer import make_report_data, write_report
 
 
 def test_a_study_has_an_answer_and_ranks(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_study_has_an_answer_and_ranks(tmp_path: Path) -> None:
 
 
 def test_one_learner_is_drawn_in_every_panel(tmp_path: Path) -> None:
-    board = make_board([write_study(tmp_path / "study")])
+    board = make_report_data([write_study(tmp_path / "study")])
     panels = [(facet, label) for _, facet, label, _ in board.panels()]
     assert panels == [
         ("1 learner", "synchronous"), ("1 learner", "bmuf"),
@@ -45,22 +45,22 @@ def test_what_is_wrong_with_a_study_is_in_its_report(tmp_path: Path) -> None:
         "is incomplete",
         "the loss is nan",
         "diverged",
-        "Not there yet: 1 run",
+        "Not computed yet: 1 run",
     ):
         assert words in page, words
 
 
 def test_a_study_of_which_nothing_is_computed_has_a_report(tmp_path: Path) -> None:
     page = write_report(write_study(tmp_path / "study", missing=8)).read_text(encoding="utf-8")
-    assert "Not there yet: 8 runs" in page
+    assert "Not computed yet: 8 runs" in page
 
 
 def test_a_run_that_was_cut_short_is_not_one_that_is_missing(tmp_path: Path) -> None:
     study = write_study(tmp_path / "study")
     (study / "runs" / "bmuf-4-seed-2" / "cell.json").unlink()
     page = write_report(study).read_text(encoding="utf-8")
-    assert "Not every run went well: 1 interrupted." in page
-    assert "Not there yet" not in page
+    assert "Some runs did not end well: 1 interrupted." in page
+    assert "Not computed yet" not in page
 
 
 def test_places_are_in_the_order_of_the_study(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_places_are_in_the_order_of_the_study(tmp_path: Path) -> None:
         outcome = json.loads((study / "runs" / cell["name"] / "cell.json").read_text())
         (study / "runs" / cell["name"] / "cell.json").write_text(json.dumps(outcome | cell))
     (study / "study.json").write_text(json.dumps(about))
-    board = make_board([study])
-    assert board.places == ["zero", "ten"]
+    board = make_report_data([study])
+    assert board.all_conditions == ["zero", "ten"]
     facets = list(dict.fromkeys(facet for _, facet, _, _ in board.panels()))
     assert facets == ["1 learner, zero", "4 learners, zero", "1 learner, ten", "4 learners, ten"]

@@ -257,7 +257,7 @@ def test_a_full_disk_is_one_line(own: Path, tmp_path: Path, monkeypatch: pytest.
         return folder
 
     monkeypatch.setitem(Extraction.run.__globals__, "make_empty_folder", full)
-    with pytest.raises(DataError, match=r"features/train/shard-00000.raw: No space left on device"):
+    with pytest.raises(DataError, match=r"features/train/shard-00000.raw: cannot be written: No space left on device"):
         prepare(own, tmp_path / "data", SETTINGS)
     monkeypatch.undo()
     with pytest.raises(DataError, match="incomplete"):

@@ -24,7 +24,7 @@ def test_every_combination_is_a_cell_and_has_its_trials(tmp_path: Path) -> None:
 
 def test_two_strategies_of_one_name_need_labels(tmp_path: Path) -> None:
     twice = '["averaging", { name = "averaging", period = 2 }]'
-    with pytest.raises(SettingsError, match="averaging-1-seed-1: give one of the strategies a label"):
+    with pytest.raises(SettingsError, match="averaging-1-seed-1: give one of the strategies another label"):
         expand(Study.read(write_study(tmp_path / "s.toml", strategies=twice)))
     labelled = twice.replace("period = 2", 'period = 2, label = "often"')
     matrix = expand(Study.read(write_study(tmp_path / "s.toml", strategies=labelled)))
@@ -74,14 +74,14 @@ def test_the_baseline_is_added_and_healthy(tmp_path: Path) -> None:
         ('"bmuf"', 16, 2, ""),  # 640 minibatches of 4 learners are 160 steps, which hold 20 x 4 blocks of 2
         ('"bmuf"', 32, 4, ""),
         ('"bmuf"', 8, 1, ""),
-        ('"bmuf"', 4, 1, "40 blocks of 1 steps fit the budget, not 20 x 4 learners"),
-        ('{ name = "bmuf", block = 5 }', 16, 5, "32 blocks of 5 steps fit the budget, not 20 x 4 learners"),
+        ('"bmuf"', 4, 1, "40 blocks of 1 steps in the budget; 20 x 4 learners are needed"),
+        ('{ name = "bmuf", block = 5 }', 16, 5, "32 blocks of 5 steps in the budget; 20 x 4 learners are needed"),
         ('"averaging"', 4, 2, ""),  # which forgets, and needs just 20
         ('"averaging"', 32, 10, ""),
         ('"slowmo"', 16, 2, ""),
         ('"asgd-updates"', 4, 2, ""),
         ('"gossip-pga"', 4, 10, ""),  # which mixes between its periods, too
-        ('"easgd"', 1, 1, "10 blocks of 1 steps fit the budget, not 20"),
+        ('"easgd"', 1, 1, "10 blocks of 1 steps in the budget; 20 are needed"),
     ],
 )
 def test_blocks_are_chosen_so_that_enough_fit(

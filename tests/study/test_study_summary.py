@@ -62,12 +62,12 @@ def test_the_answer_in_words(tmp_path: Path) -> None:
     )
     assert answer["certainty"] == "clear"
     said = " ".join(answer["sentences"])
-    assert "over 3 seeds the ranges of the two do not touch" in said
+    assert "over 3 seeds the ranges of the two do not overlap" in said
     assert "not ranked: odd." in said
     assert "Missed error 20.0 %: missed (0 of 3 seeds)." in said
     changes = " ".join(answer["changes"])
     assert "With a harder target, error 14" in changes
-    assert "slow would be first" in changes
+    assert "slow is first" in changes
     assert "By the error at the end of the budget slow is first (5.0 % against 15.0 %)." in changes
 
 
@@ -89,9 +89,9 @@ def test_what_went_wrong_is_kept_and_marked(tmp_path: Path) -> None:
     assert found["fast-4-seed-1"]["status"] == "diverged"
     assert found["fast-4-seed-1"]["reached_seconds"] is None
     assert found["fast-4-seed-2"]["status"] == found["slow-4-seed-3"]["status"] == "interrupted"
-    assert found["slow-4-seed-1"]["remark"] == "there is no record"
+    assert found["slow-4-seed-1"]["problems"] == "there is no record"
     assert found["slow-4-seed-1"]["reached_seconds"] is None
-    assert found["slow-4-seed-2"]["remark"] == "record.jsonl: line 8 is incomplete"
+    assert found["slow-4-seed-2"]["problems"] == "record.jsonl: line 8 is incomplete"
     assert found["slow-4-seed-2"]["reached_seconds"] == pytest.approx(2.04)
     assert {fault["cell"] for fault in summary["faults"]} == {"fast-4-seed-1", "fast-4-seed-2", "slow-4-seed-3"}
     assert summary["missing"] == ["later-4-seed-1"]
@@ -110,7 +110,7 @@ def test_nobody_reached_the_target(tmp_path: Path) -> None:
     for cell in cells:
         fake_cell(tmp_path, cell, [0.5, 0.3])
     answer = summarise(tmp_path)["answer"]
-    assert "no strategy that counts reached error 1.0 %" in answer["headline"]
+    assert "no ranked strategy reached error 1.0 %" in answer["headline"]
     assert "the nearest is bmuf with 30.0 %" in answer["headline"]
     assert answer["winner"] is None
 
@@ -154,7 +154,7 @@ def test_the_time_of_evaluations_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no study\.json"):
+    with pytest.raises(CheckpointError, match=r"study\.json is missing"):
         summarise(tmp_path)
 
 

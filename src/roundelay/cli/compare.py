@@ -1,18 +1,17 @@
-"""``roundelay compare``: strategies, learners, models, clusters and seeds under one budget, and what came of it."""
+"""``roundelay compare``: run a study of strategies, learners, models, clusters and seeds under one budget."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from roundelay.cli.progress_bars import ProgressDisplay
 from roundelay.cli.score_format import figures
 from roundelay.runs.reader import read_object
 from roundelay.study.schema import Summary
@@ -35,19 +34,18 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("study", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The study's folder; begun ones go on.")
-@click.option("--jobs", type=int, help="Cells at a time; by default one for each core.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Study folder; a started study continues.")
+@click.option("--jobs", type=int, help="Cells at a time; default: one per core.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Prepared data.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment.")
-@click.option("--retry", is_flag=True, help="Compute cells anew that failed or diverged before.")
-@click.option("--dry-run", is_flag=True, help="Say what would be computed, and compute nothing.")
-@click.option("--no-report", is_flag=True, help="Leave out the report.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--retry", is_flag=True, help="Repeat cells that failed or diverged.")
+@click.option("--dry-run", is_flag=True, help="Print the cells, and compute nothing.")
+@click.option("--no-report", is_flag=True, help="Write no report.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
-    """Compare strategies as STUDY says, each under the same budget of frames and with as many trials.
+    """Compare strategies as STUDY says, each with the same budget of frames and the same number of trials.
 
-    A study that was stopped, by whatever, goes on where it was: call the same command again.  What is computed is
-    never computed again; the cells that were being computed when it stopped are computed anew.
+    If a study was stopped, run the same command to continue.  Finished cells are kept; interrupted ones are repeated.
     """
     from roundelay.report.report_writer import write_report
     from roundelay.study.definition import Study
@@ -92,44 +90,31 @@ def _dry_run(scheduler: Any, *, as_json: bool) -> None:
         return
     for cell in cells:
         rate = "the best trial's rate" if cell["rate"] is None else f"rate {cell['rate']:g}"
-        outside = f"  outside the regime: {cell['regime']}" if cell["regime"] else ""
+        outside = f"  too few blocks: {cell['regime']}" if cell["regime"] else ""
         click.echo(f"{cell['name']}  {cell['frames']} frames  {rate}{outside}")
     click.echo(f"{len(scheduler.matrix.trials)} trials and {len(scheduler.matrix.cells)} runs")
 
 
-class StudyDisplay:
-    """One bar for the study and one for each process on a terminal; a line a cell elsewhere."""
+class StudyDisplay(ProgressDisplay):
+    """One bar for the study and one per process on a terminal; one line per cell elsewhere."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
-        self.live = sys.stderr.isatty()
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
-            console=self.console,
-            disable=not self.live,
-            transient=True,
-        )
+        text, percent = TextColumn("{task.description}"), TextColumn("{task.fields[figures]}")
+        super().__init__(text, BarColumn(bar_width=30), percent, TimeElapsedColumn())
         self.whole: TaskID | None = None
         self.bars: dict[int, TaskID] = {}
         self.total = self.done = 0
         self.bad = 0
 
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        super().__exit__(kind, error, trace)
         if kind is KeyboardInterrupt:
-            self.console.print(f"stopped after {self.done} of {self.total} cells; the same command goes on")
+            self.console.print(f"stopped after {self.done} of {self.total} cells; run the same command to continue")
 
     def planned(self, total: int, done: int) -> None:
-        """Begin, with what was computed before."""
+        """Show the number of cells, and how many were computed before."""
         self.total, self.done = total, done
         before = f", {done} of them computed before" if done else ""
         self.console.print(f"{total} cells{before}")
@@ -147,14 +132,14 @@ class StudyDisplay:
         self.progress.update(self.bars[slot], completed=share, figures=f"{100 * share:.0f} %")
 
     def finished(self, slot: int, outcome: dict[str, Any]) -> None:
-        """Count the cell, and say what came of it."""
+        """Count the cell, and print its result."""
         self.done += 1
         if outcome["status"] != "done":
             self.bad += 1
         if self.whole is not None:
             bad = f", {self.bad} failed or diverged" if self.bad else ""
             self.progress.update(self.whole, completed=self.done, figures=f"{self.done}/{self.total}{bad}")
-        if not self.live or outcome["status"] != "done":
+        if self.progress.disable or outcome["status"] != "done":
             self.console.print(f"{self.done}/{self.total}  {outcome['name']}  {_said(outcome)}", soft_wrap=True)
 
 

@@ -31,8 +31,8 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("cluster", required=False)
-@click.option("--learners", "sizes", multiple=True, type=int, help="Again for more than one; by default the cluster's.")
-@click.option("--strategy", "names", multiple=True, help="Again for more than one; by default the nine of the papers.")
+@click.option("--learners", "sizes", multiple=True, type=int, help="May be repeated; default: the cluster's.")
+@click.option("--strategy", "names", multiple=True, help="May be repeated; default: the nine of the papers.")
 @click.option("--all", "everything", is_flag=True, help="All strategies that there are.")
 @click.option("--set", "assignments", multiple=True, metavar="STRATEGY.KEY=VALUE", help="Change a hyperparameter.")
 @click.option("--record", type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -41,7 +41,9 @@ Examples:
 @click.option(
     "--hours", type=click.FloatRange(0, min_open=True), help="Hours of speech in an epoch, to say how long one takes."
 )
-@click.option("--change", type=float, default=2.0, show_default=True, help="By how much assumptions may be off.")
+@click.option(
+    "--change", type=float, default=2.0, show_default=True, help="Factor by which each assumption is changed."
+)
 @click.option("--sensitivity/--no-sensitivity", "look", default=None,
               help=f"Change each assumption; by default for up to {MANY} learners.")  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Show the profiles that come with Roundelay.")

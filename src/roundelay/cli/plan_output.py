@@ -1,4 +1,4 @@
-"""What ``roundelay plan`` does once it is called: it simulates, prints, and writes JSON."""
+"""The work of ``roundelay plan``: simulate, print, write JSON."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from roundelay.strategy import Strategy
 __all__ = ["choose", "make", "plain", "show"]
 
 FRAMES_PER_HOUR = 360_000
-WIDTH = 110  # where there is no terminal
+WIDTH = 110  # without a terminal
 
 
 def choose(names: Sequence[str], assignments: Sequence[str], *, everything: bool) -> dict[str, Strategy]:
-    """Return strategies by name, with hyperparameters changed: those named, all of them, or those of the papers."""
+    """Return strategies by name, with changed hyperparameters: the named ones, all, or those of the papers."""
     wanted = list(names) or (sorted(STRATEGIES) if everything else list(PAPERS))
     table: dict[str, dict[str, Any]] = {name: {"name": name} for name in wanted}
     for assignment in assignments:
         name = assignment.partition(".")[0].strip()
         if name not in table:
-            raise SettingsError(f"--set {assignment}: {name!r} is not planned; there are {', '.join(table)}")
+            raise SettingsError(f"--set {assignment}: {name!r} is not planned; use one of {', '.join(table)}")
         config.apply(table, assignment)
     return {name: config.build_named(STRATEGIES, settings, name) for name, settings in table.items()}
 
@@ -49,14 +49,14 @@ def make(
     needed: dict[str, Needed] | None,
     factors: Sequence[float],
 ) -> tuple[list[Ranking], list[Effect]]:
-    """Make a plan for each number of learners, and change the last one's assumptions by each factor, with a bar."""
+    """Make a plan for each number of learners, and change the assumptions of the last one by each factor."""
     total = len(strategies) * (len(sizes) + len(factors) * len(assumptions_of(cluster)))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("planning", total=total)
 
-        def progress(what: str) -> None:
-            bar.update(task, description=what, advance=1)
+        def progress(text: str) -> None:
+            bar.update(task, description=text, advance=1)
 
         plans = [make_plan(cluster, strategies, size, needed=needed, progress=progress) for size in sizes]
         effects = []
@@ -68,7 +68,7 @@ def make(
 def plain(
     plans: Sequence[Ranking], effects: Sequence[Effect], target: Target | None, needed: dict[str, Needed] | None
 ) -> dict[str, Any]:
-    """Return plans and what they rest on, as JSON has it."""
+    """Return plans and their assumptions for JSON."""
     cluster = plans[0].cluster
     assumed = [
         {"assumption": each.name, "value": value, "said": each.say(value)}
@@ -112,7 +112,7 @@ def show(
     *,
     hours: float | None,
 ) -> None:
-    """Print plans and what they rest on."""
+    """Print plans and their assumptions."""
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
     cluster = plans[0].cluster
     for plan in plans:
@@ -124,7 +124,9 @@ def show(
         for name, reason in plan.skipped.items():
             console.print(f"{name}: not planned, {reason}", soft_wrap=True)
     if target is not None:
-        console.print(f"\nTarget: {target['score']} at most {target['value']:g}, frames as recorded", soft_wrap=True)
+        console.print(
+            f"\nTarget: {target['score']} at most {target['value']:g}, frames from the record", soft_wrap=True
+        )
         for line in _recorded(needed or {}, plans[-1].learners):
             console.print(f"- {line}", soft_wrap=True)
     console.print("\nAssumptions", style="bold")
@@ -140,10 +142,10 @@ def _table(plan: Ranking, hours: float | None) -> Table:
     table.add_column("", justify="right", no_wrap=True, min_width=2)
     table.add_column("strategy", no_wrap=True)
     timed = any(row.target_seconds is not None for row in plan.rows)
-    extra = [*(["to target"] if timed else []), *(["an epoch"] if hours else [])]
+    extra = [*(["to target"] if timed else []), *(["time per epoch"] if hours else [])]
     for heading in (*extra, "frames/s", "speed-up", "step", "idle", "sent/step"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("held up by", min_width=24)
+    table.add_column("bottleneck", min_width=24)
     for place, row in enumerate(plan.rows, 1):
         timing = row.timing
         extras = []
@@ -170,7 +172,7 @@ def _assumptions(plan: Ranking, effects: Sequence[Effect]) -> Table:
         return table
     for factor in effects[0].orders:
         table.add_column(say_factor(factor), justify="right", no_wrap=True)
-    table.add_column("what changes in the ranking")
+    table.add_column("change of the ranking")
     for effect in effects:
         first = plan.order[0]
         shares = [f"{each[first] - 1:+.0%}" if first in each else "-" for each in effect.throughput.values()]
@@ -180,19 +182,19 @@ def _assumptions(plan: Ranking, effects: Sequence[Effect]) -> Table:
 
 def _notes(plan: Ranking, effects: Sequence[Effect]) -> list[str]:
     notes = [
-        "speed-up: over one learner. idle: the share of learners' time without a gradient. sent/step: for each step of "
-        "a learner, answers included. held up by: what is in use for the largest share of the time, and that share",
-        "an average over steps in the steady state, simulated by the strategies' own files; start, evaluation and "
-        "reading data are left out",
+        "speed-up: over one learner. idle: share of learners' time without a gradient. sent/step: bytes per step of a "
+        "learner, with replies. bottleneck: the resource that is busy for the largest share of time, and that share",
+        "averages over steps in the steady state, simulated with the strategies' own files; start, evaluation and "
+        "reading data are not included",
     ]
     if effects:
-        notes.append(f"the two columns are what {plan.order[0]} does if that one number is off")
+        notes.append(f"the two columns show how the speed of {plan.order[0]} changes with this one number")
     else:
-        notes.append("--sensitivity changes each assumption in turn; with many learners that takes minutes")
+        notes.append("use --sensitivity to change each assumption; this takes minutes with many learners")
     if plan.by == "frames per second":
         notes.append(
-            "ranked by frames per second, which says nothing of how many frames a strategy needs to learn as much: "
-            "--record RUN or STUDY ranks by time to a target"
+            "ranked by frames per second; strategies may need different numbers of frames for the same loss: use "
+            "--record RUN or STUDY to rank by time to a target"
         )
     return notes
 
@@ -203,5 +205,5 @@ def _recorded(needed: dict[str, Needed], learners: int) -> list[str]:
         said = f"{each.frames:,.0f} frames" if each.frames is not None else "not reached"
         missed = f", {each.missed} missed" if each.missed else ""
         other = "" if each.learners == (learners,) else f"; recorded with {', '.join(map(str, each.learners))} learners"
-        lines.append(f"{name}: {said} in the median of {count(each.runs, 'run')}{missed}{other}")
+        lines.append(f"{name}: {said} (median of {count(each.runs, 'run')}{missed}){other}")
     return lines

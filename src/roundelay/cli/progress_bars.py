@@ -1,4 +1,4 @@
-"""A bar for each stage of something long, on standard error; nothing where that is no terminal."""
+"""Progress bars on standard error, one per stage; none without a terminal."""
 
 from __future__ import annotations
 
@@ -6,26 +6,44 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 
-__all__ = ["bars"]
+__all__ = ["ProgressDisplay", "bars"]
+
+
+class ProgressDisplay:
+    """Progress bars with their own columns, shown inside ``with``."""
+
+    def __init__(self, *columns: ProgressColumn) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        self.progress = Progress(*columns, console=self.console, disable=not sys.stderr.isatty(), transient=True)
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
 
 
 @contextlib.contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function that is told the stage, and how much of how much of it is done."""
-    shown = sys.stderr.isatty()
+    """Give a function that shows progress; it takes the stage, the number done, and the total."""
     columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    if shown:
+    if sys.stderr.isatty():
         logging.getLogger("roundelay.speech").setLevel(logging.WARNING)
-    with Progress(*columns, console=Console(stderr=True), disable=not shown, transient=True) as shower:
+    with ProgressDisplay(*columns) as display:
         tasks: dict[str, TaskID] = {}
 
-        def progress(stage: str, done: int, total: int) -> None:
+        def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = shower.add_task(stage, total=total)
-            shower.update(tasks[stage], completed=done, total=total)
+                tasks[stage] = display.progress.add_task(stage, total=total)
+            display.progress.update(tasks[stage], completed=done, total=total)
 
-        yield progress
+        yield show

@@ -1,4 +1,4 @@
-"""``roundelay report``: one page of a study or of runs, with JSON, CSV and figures for a paper."""
+"""``roundelay report``: one page about a study or runs, with JSON, CSV and figures for a paper."""
 
 from __future__ import annotations
 
@@ -28,24 +28,27 @@ Examples:
 @click.argument(
     "folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where report.html goes; by default DIR.")
-@click.option("--target", metavar="SCORE=VALUE", help="Of runs that are no study: what was to be reached.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of report.html; default: DIR.")
+@click.option("--target", metavar="SCORE=VALUE", help="Target of separate runs; a study has its own.")
 @click.option(
-    "--figures", multiple=True, type=click.Choice(("svg", "png", "pdf")), help="Draw every figure for a paper, too."
+    "--figures",
+    multiple=True,
+    type=click.Choice(("svg", "png", "pdf")),
+    help="Also draw every figure as a file for a paper.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     folders: tuple[Path, ...], *, out: Path | None, target: str | None, figures: tuple[str, ...], as_json: bool
 ) -> None:
-    """Make report.html of a study or of runs.
+    """Write report.html about a study or about runs.
 
-    DIR is what 'roundelay compare' or 'roundelay train' has written, or a folder of such runs.  The page needs no
-    network and no other file; report.json and a folder of CSV files are beside it.
+    DIR is a folder from 'roundelay compare' or 'roundelay train', or a folder of such runs.  The page needs no network
+    and no other file; report.json and a folder of CSV files are written beside it.
     """
     from roundelay.report.report_writer import write_report
 
     console = Console(stderr=True, markup=False, highlight=False)
-    with console.status("reading the records") as status:  # nothing at all where it is no terminal
+    with console.status("reading the records") as status:  # invisible without a terminal
         page = write_report(
             list(folders),
             out,

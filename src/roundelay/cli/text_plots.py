@@ -1,4 +1,4 @@
-"""Curves and bars made of characters, two by four dots in each."""
+"""Curves and bars of characters, with two by four dots in each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def thin(points: Sequence[tuple[float, float]], count: int) -> list[tuple[float, float]]:
-    """Average neighbouring points so that at most ``count`` are left; what is not finite is left out."""
+    """Average neighbouring points until at most ``count`` remain; points that are not finite are dropped."""
     points = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
     if len(points) <= count:
         return points
@@ -27,7 +27,7 @@ def thin(points: Sequence[tuple[float, float]], count: int) -> list[tuple[float,
 def curve(points: Sequence[tuple[float, float]], width: int, height: int) -> list[str]:
     """Draw points from left to right, joined by lines, with the highest and the lowest value beside them.
 
-    Values that span more than `DECADE` are drawn by their logarithm: of a loss that has fallen, the end would be flat.
+    Values whose ratio is more than `DECADE` are drawn on a logarithmic scale: else the end of a loss curve is flat.
     """
     points = thin(points, 2 * width)
     if not points:
@@ -53,7 +53,7 @@ def curve(points: Sequence[tuple[float, float]], width: int, height: int) -> lis
 
 
 def bar(share: float, width: int) -> str:
-    """Draw a bar that fills this share of the width."""
+    """Draw a bar that fills ``share`` of the width."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width)

@@ -1,4 +1,4 @@
-"""``roundelay theory``: how fast topologies mix, and the terms that bound AD-PSGD."""
+"""``roundelay theory``: how fast topologies mix, and the terms of a bound for AD-PSGD."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from roundelay.theory.plot import svg, terminal
 
 __all__ = ["command"]
 
-MOST = 256  # learners; matrices of that many rows and columns are multiplied
+MOST = 256  # learners: matrices of this many rows and columns are multiplied
 NOTES = (
-    "contraction: of the distance from the mean in one iteration, by formula (* by eigenvalues); gap: 1 minus that",
-    "in pairs: of the distance's square in n/2 averages over random links, as AD-PSGD was first written",
-    "rate: the term that SGD has, too; staleness, network: what stale gradients and incomplete mixing add",
-    "linear from: the iteration from which these two weigh less than the rate, and the speed-up is linear",
+    "contraction: factor of the distance from the mean per iteration, by formula (* by eigenvalues); gap: 1 minus it",
+    "in pairs: factor of the squared distance for n/2 averages over random links, as in the paper of AD-PSGD",
+    "rate: the term of SGD; staleness, network: terms of stale gradients and of incomplete mixing",
+    "linear from: the iteration from which these two are smaller than the rate: the speed-up is linear",
 )
 EPILOG = """\b
 Examples:
@@ -43,7 +43,7 @@ Examples:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyRow:
-    """All that is known of one topology with one number of learners."""
+    """The results for one topology and one number of learners."""
 
     consensus: Consensus
     pairs: float
@@ -52,7 +52,7 @@ class TopologyRow:
     curve: list[float]
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the results for JSON."""
         known = self.consensus
         return {
             **dataclasses.asdict(known),
@@ -64,18 +64,22 @@ class TopologyRow:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--topology", "names", multiple=True, metavar="NAME", help="Again for more than one; by default all.")
-@click.option("--learners", "sizes", multiple=True, type=int, default=(16,), show_default=True)
+@click.option("--topology", "names", multiple=True, metavar="NAME", help="May be repeated; default: all.")
+@click.option("--learners", "sizes", multiple=True, type=int, default=(16,), show_default=True, help="May be repeated.")
 @click.option("--iterations", type=int, default=10_000, show_default=True, help="K: steps of every learner.")
-@click.option("--staleness", type=float, default=1.0, show_default=True, help="tau: how old gradients are, in steps.")
-@click.option("--rate", type=float, help="gamma: the learning rate; by default the best one for SGD.")
-@click.option("--smoothness", type=float, default=1.0, show_default=True, help="L: of the loss.")
-@click.option("--noise", type=float, default=1.0, show_default=True, help="s: of a learner's gradient.")
-@click.option("--distance", type=float, default=1.0, show_default=True, help="How far the loss is to fall.")
-@click.option("--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture, too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--staleness", type=float, default=1.0, show_default=True, help="tau: age of gradients in steps.")
+@click.option("--rate", type=float, help="gamma: learning rate; default: the best one for SGD.")
+@click.option("--smoothness", type=float, default=1.0, show_default=True, help="L: smoothness of the loss.")
+@click.option(
+    "--noise", type=float, default=1.0, show_default=True, help="s: standard deviation of a learner's gradient."
+)
+@click.option(
+    "--distance", type=float, default=1.0, show_default=True, help="f0 - f*: from the first loss to the lowest."
+)
+@click.option("--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Also write a figure.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(names: Sequence[str], sizes: Sequence[int], **options: Any) -> None:
-    """Say how fast topologies reach a consensus, and what that means for AD-PSGD."""
+    """Show how fast topologies reach a consensus, and the effect on AD-PSGD."""
     problem = Problem(options["distance"], options["smoothness"], options["noise"])
     for size in sizes:
         if not 2 <= size <= MOST:
@@ -88,7 +92,7 @@ def command(names: Sequence[str], sizes: Sequence[int], **options: Any) -> None:
     rows = [_row(name, size, options, problem) for name, size in watched]
     curves = {_title(row.consensus, several=len(sizes) > 1): row.curve for row in rows}
     if options["picture"] is not None:
-        write_text(options["picture"], svg(curves, title="Distance from consensus, mixing alone"))
+        write_text(options["picture"], svg(curves, title="Consensus distance, mixing alone"))
     if options["as_json"]:
         print(json.dumps({"topologies": [row.plain() for row in rows], "assumptions": ASSUMPTIONS}))
     else:
@@ -124,9 +128,9 @@ def _show(rows: Sequence[TopologyRow], curves: dict[str, list[float]]) -> None:
         these = [row for row in rows if row.consensus.learners == size]
         console.print(f"Mixing, {size} learners")
         console.print(_mixing_table(these))
-        console.print(f"AD-PSGD, {size} learners, {these[0].convergence.iterations} iterations: general shape")
+        console.print(f"AD-PSGD, {size} learners, {these[0].convergence.iterations} iterations: shape of the bound")
         console.print(_convergence_table(these))
-    console.print("Distance from consensus, mixing alone")
+    console.print("Consensus distance, mixing alone")
     console.print(terminal(curves), soft_wrap=True)
     for heading, lines in (("Columns", NOTES), ("Assumptions of the lower table", ASSUMPTIONS)):
         console.print(f"\n{heading}")

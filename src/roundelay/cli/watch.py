@@ -1,4 +1,4 @@
-"""``roundelay watch``: how a run is doing, in the terminal, while it runs or afterwards."""
+"""``roundelay watch``: show the progress of a run in the terminal, during the run or afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from roundelay.cli.score_format import figures
+from roundelay.cli.score_format import figures, say_speed
 from roundelay.cli.text_plots import bar, curve
 from roundelay.errors import CheckpointError
 from roundelay.runs.follower import Follower
@@ -28,21 +28,22 @@ Examples:
   roundelay watch runs/tiny --once
   roundelay watch runs/tiny --tensorboard logs/tiny
 """
-MOST_LEARNERS = 16  # bars that are drawn; of more, these and a line about the others
+MOST_LEARNERS = 16  # bars; one line stands for all further learners
 KINDS = {"compute": "green", "communicate": "blue", "wait": "yellow", "serve": "magenta", "evaluate": "cyan"}
 LETTERS = {"compute": "█", "communicate": "▓", "wait": "░", "serve": "▒", "evaluate": "▚"}
 
 
 @click.command(epilog=EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Show what there is and end, also if the run goes on.")
-@click.option("--interval", type=float, default=0.5, show_default=True, help="Seconds between two looks.")
+@click.option("--once", is_flag=True, help="Print the current state and exit.")
+@click.option("--interval", type=float, default=0.5, show_default=True, help="Seconds between updates.")
 @click.option("--tensorboard", type=click.Path(path_type=Path), metavar="DIR", help="Write logs for TensorBoard.")
-@click.option("--json", "as_json", is_flag=True, help="What there is now as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the current state as JSON.")
 def command(run: Path, *, once: bool, interval: float, tensorboard: Path | None, as_json: bool) -> None:
-    """Follow RUN, or the latest run of a study: its loss, its speed, what each learner spends its time on.
+    """Show the loss, the speed and each learner's use of time of RUN, or of the latest run of a study.
 
-    It ends with the run, or by Ctrl-C, which leaves the run alone.  Without a terminal it prints a line an evaluation.
+    It ends with the run, or with Ctrl-C, which does not stop the run.  Without a terminal it prints one line per
+    evaluation.
     """
     follower = Follower(latest(run))
     logs = None
@@ -67,12 +68,12 @@ def command(run: Path, *, once: bool, interval: float, tensorboard: Path | None,
 
 
 def latest(folder: Path) -> Path:
-    """Return the run itself, or of a study the run that was written to last."""
+    """Return the run itself, or the run of a study that was written last."""
     if not (folder / "study.json").exists():
         return folder
     records = sorted(folder.glob("runs/*/record*.jsonl"), key=lambda path: path.stat().st_mtime)
     if not records:
-        raise CheckpointError(f"{folder}: no run of this study has begun yet")
+        raise CheckpointError(f"{folder}: no run of this study has started yet")
     return records[-1].parent
 
 
@@ -102,11 +103,11 @@ def _follow_plainly(follower: Follower, interval: float, logs: Any) -> None:
         follower.read()
         if logs is not None:
             logs.write(follower)
-    click.echo(_figures(follower))
+    click.echo(_state(follower))
 
 
 def summary(follower: Follower) -> dict[str, Any]:
-    """Return what is known of a run, as JSON has it."""
+    """Return the state of a run for JSON."""
     last = follower.scores[-1] if follower.scores else {}
     return {
         "run": str(follower.run),
@@ -128,33 +129,33 @@ def summary(follower: Follower) -> dict[str, Any]:
 
 
 def draw(follower: Follower, width: int) -> Group:
-    """Draw all of it, as wide as the terminal."""
-    parts: list[Any] = [Text(follower.title, style="bold", no_wrap=True, overflow="ellipsis"), Text(_figures(follower))]
+    """Draw the state of a run for a terminal of this width."""
+    parts: list[Any] = [Text(follower.title, style="bold", no_wrap=True, overflow="ellipsis"), Text(_state(follower))]
     if not follower.losses:
-        return Group(*parts, Text("nothing in its record yet"))
+        return Group(*parts, Text("no events yet"))
     room = max(20, width - 12)
-    parts += [Text("loss of minibatches, by frames", style="dim")]
+    parts += [Text("training loss by frames", style="dim")]
     parts += [Text(line, no_wrap=True) for line in curve(follower.losses, room, 8)]
     name = "error" if any("error" in event for event in follower.scores) else "loss"
     held = [(event["frames"], event[name]) for event in follower.scores if name in event]
     if len(held) > 1:
-        parts += [Text(f"{name} of what is held out", style="dim")]
+        parts += [Text(f"held-out {name}", style="dim")]
         parts += [Text(line, no_wrap=True) for line in curve(held, room, 4)]
     if follower.scores:
         parts.append(Text(_evaluation(follower.scores[-1]), no_wrap=True, overflow="ellipsis"))
     parts += [_bars(follower, width), _legend()]
-    parts += [Text(_happening(event), style="red") for event in follower.events[-3:]]
+    parts += [Text(_event(event), style="red") for event in follower.events[-3:]]
     if follower.unreadable:
         parts.append(Text(f"{follower.unreadable} lines of the record cannot be read", style="red"))
     return Group(*parts)
 
 
-def _figures(follower: Follower) -> str:
+def _state(follower: Follower) -> str:
     done = f"minibatch {follower.steps}" + (f"/{follower.total}" if follower.total else "")
     state = "finished" if follower.finished else "running"
     if not follower.finished and follower.silent_seconds > 60:
-        state = f"silent for {follower.silent_seconds:.0f} s"
-    words = [state, done, f"loss {follower.loss:.4f}", f"{_short(follower.speed)} frames/s"]
+        state = f"no update for {follower.silent_seconds:.0f} s"
+    words = [state, done, f"loss {follower.loss:.4f}", say_speed(follower.speed)]
     return "  ".join([*words, f"{follower.seconds:.1f} s {follower.clock}"])
 
 
@@ -164,7 +165,7 @@ def _evaluation(event: dict[str, Any]) -> str:
     return "  ".join([*words, *figures(known), f"{event['time']:.3f} s {event.get('clock', '')}"])
 
 
-def _happening(event: dict[str, Any]) -> str:
+def _event(event: dict[str, Any]) -> str:
     reason = event.get("reason") or event.get("kind") or ""
     return f"{event['time']:.3f} s  {event['event']}  {event['member']}  {reason}"
 
@@ -173,20 +174,20 @@ def _bars(follower: Follower, width: int) -> Table:
     table = Table.grid(padding=(0, 1))
     for justify in ("left", "right", "left", "left"):
         table.add_column(justify=justify, no_wrap=True)
-    everyone = sorted(follower.learners.items(), key=lambda pair: _order(pair[0]))
-    most = max((each.steps for _, each in everyone), default=1) or 1
+    members = sorted(follower.learners.items(), key=lambda pair: _order(pair[0]))
+    most = max((each.steps for _, each in members), default=1) or 1
     room = max(10, (width - 36) // 2)
-    for member, each in everyone[:MOST_LEARNERS]:
+    for member, each in members[:MOST_LEARNERS]:
         steps = bar(each.steps / most, room // 2)
         table.add_row(member, f"{each.steps} steps", steps, _shares(each.spent, room))
-    if len(everyone) > MOST_LEARNERS:
-        rest = [each.steps for _, each in everyone[MOST_LEARNERS:]]
+    if len(members) > MOST_LEARNERS:
+        rest = [each.steps for _, each in members[MOST_LEARNERS:]]
         table.add_row(f"{len(rest)} more", f"{min(rest)} to {max(rest)}", "", "")
     return table
 
 
 def _shares(spent: dict[str, float], width: int) -> Text:
-    """Draw what the time went on, each kind with a pattern of its own, so that no colour is needed."""
+    """Draw the time by kind; each kind has its own pattern, so that no colour is needed."""
     whole, text, drawn = sum(spent.values()), Text(), 0
     done = 0.0
     for kind, colour in KINDS.items():
@@ -208,7 +209,3 @@ def _legend() -> Text:
 def _order(member: str) -> tuple[str, int]:
     name, _, number = member.partition(" ")
     return name, int(number) if number.isdecimal() else 0
-
-
-def _short(number: float) -> str:
-    return f"{number / 1000:.1f} k" if number >= 1000 else f"{number:.0f}"

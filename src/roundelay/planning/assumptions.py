@@ -1,4 +1,4 @@
-"""What a plan rests on: each number of a cluster by name, and the cluster with one of them changed."""
+"""The assumptions of a plan: each number of a cluster by name, and how to change it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Assumption:
 
     name: str
     value: Callable[[Cluster], float | None]
-    """What it is; ``None``: it plays no part in this cluster."""
+    """Its value; ``None`` if it has no effect in this cluster."""
     say: Callable[[float], str]
     change: Callable[[Cluster, float], Cluster]
     """Return the cluster with the number this many times as large."""
@@ -29,7 +29,7 @@ class Assumption:
 
 
 def say_seconds(seconds: float) -> str:
-    """Write a time with the unit that suits it."""
+    """Write a time in a suitable unit."""
     for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size * (2.0 if size > 1 else 1.0):
             return f"{seconds / size:.3g} {unit}"
@@ -37,7 +37,7 @@ def say_seconds(seconds: float) -> str:
 
 
 def say_bytes(count: float, per: str = "") -> str:
-    """Write a number of bytes with the unit that suits it."""
+    """Write a number of bytes in a suitable unit."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}{per}"
@@ -53,7 +53,7 @@ def _several(cluster: Cluster) -> bool:
 
 
 def _crowded(cluster: Cluster) -> bool:
-    """Tell whether a node may have more than one learner."""
+    """Return whether a node may have more than one learner."""
     per_node = cluster.learners_per_node
     return per_node is None or (per_node > 1 if isinstance(per_node, int) else max(per_node) > 1)
 
@@ -134,9 +134,9 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         lambda c: _positive(c.intra_node.latency_seconds) if _crowded(c) else None, say_seconds,
         lambda c, f: _link(c, "intra_node", "latency_seconds", f),
     ),
-    Assumption("time of a verb", lambda c: _positive(c.operation_seconds), say_seconds, _scaled("operation_seconds")),
+    Assumption("time of an operation", lambda c: _positive(c.operation_seconds), say_seconds, _scaled("operation_seconds")),
     Assumption(
-        "copying for a verb", lambda c: _positive(c.copy_bandwidth), _rate, _scaled("copy_bandwidth"),
+        "copying for an operation", lambda c: _positive(c.copy_bandwidth), _rate, _scaled("copy_bandwidth"),
         less_is_better=False,
     ),
     Assumption("serving", lambda c: c.serving_bandwidth, _rate, _scaled("serving_bandwidth"), less_is_better=False),
@@ -145,5 +145,5 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
 
 
 def assumptions_of(cluster: Cluster) -> list[Assumption]:
-    """Return those that play a part in ``cluster``."""
+    """Return the assumptions that have an effect in ``cluster``."""
     return [assumption for assumption in ASSUMPTIONS if assumption.value(cluster) is not None]

@@ -1,4 +1,4 @@
-"""What holds a strategy up on a cluster, by name: whichever thing is in use for most of the time."""
+"""The bottleneck of a strategy on a cluster: the resource that is busy for most of the time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from roundelay.planning.timing_simulation import TotalsSnapshot
 __all__ = ["bottlenecks"]
 
 Spent = dict[str, dict[str, float]]
-SLOWER = 1.1  # a learner whose gradients take so many times as long as the median's is slow
+SLOWER = 1.1  # times the median gradient: a learner above this is slow
 
 
 def bottlenecks(
     spent: Spent, begin: TotalsSnapshot, end: TotalsSnapshot, *, servers: int = 0, together: bool = False
 ) -> dict[str, float]:
-    """Return the share of the time between two snapshots for which each thing that can hold up the others was in use.
+    """Return the share of the time between two snapshots in which each resource was busy.
 
-    Where learners step ``together``, those who wait do so for whoever is slowest at the moment.
+    If learners step ``together``, waiting learners wait for the one that is slowest at this step.
     """
     seconds = end.time - begin.time
     busy = _computing(spent, seconds)
@@ -45,7 +45,7 @@ def _share(spent: Spent, kind: str, seconds: float) -> list[float]:
 
 
 def _computing(spent: Spent, seconds: float) -> dict[str, float]:
-    """Return how busy learners are with gradients, and the slowest of them, if there is one."""
+    """Return how busy learners are with gradients, and the slowest learner if one is slow."""
     learners = [
         totals for member, totals in spent.items() if member.startswith("learner") and totals.get("compute count")
     ]
@@ -62,7 +62,7 @@ def _computing(spent: Spent, seconds: float) -> dict[str, float]:
 def _of_servers(
     links: list[tuple[float, float]], kind: str, servers: int
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Part the links of servers from those of learners: servers come first inside, and last among several nodes."""
+    """Separate the links of servers from those of learners: servers are first in a node, and last among nodes."""
     if not servers:
         return [], links
     if kind == "intra_node":

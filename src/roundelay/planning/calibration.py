@@ -1,4 +1,4 @@
-"""The description of a cluster, from the record of a run on it."""
+"""Describe a cluster from the record of a run on it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 __all__ = ["Calibration", "Spans", "calibrate", "read_spans"]
 
 FEWEST_STEPS = 10  # of a learner
-WARM = 3  # first steps of a learner that are left out: caches fill, memory is handed out
-QUICK = 1e12  # bytes per second: what a record does not show to take any time
-SLOW_COPY = 2e8  # bytes per second: no memory is slower, so what takes longer is the cost of the call
+WARM = 3  # first steps of a learner, left out: caches fill, memory is allocated
+QUICK = 1e12  # bytes per second, if a record shows no time at all
+SLOW_COPY = 2e8  # bytes per second: no memory is slower, so more time than this is the cost of the call
 SMALL = 1e6  # bytes: a message up to this size shows latency rather than bandwidth
 TRANSPORTS = {"processes": "shared memory or gloo", "mpi": "MPI"}
 
 
 @dataclass
 class Spans:
-    """One learner's steps: how long each took, and of what it consisted."""
+    """The steps of one learner: how long each took, and on what."""
 
     times: list[float] = field(default_factory=list)
     """When each step ended."""
@@ -42,24 +42,24 @@ class Spans:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A cluster, and what it was made of."""
+    """A cluster, and the measurements it was made from."""
 
     cluster: Cluster
     learners: int
     steps: int
     measured: dict[str, float]
-    """Medians over all steps, in seconds: of a step, of its gradient, of what is neither gradient nor verb, …"""
+    """Seconds, as medians over all steps: of a step, of its gradient, of its own work, of copying, …"""
     notes: list[str]
 
 
 def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) -> Calibration:
-    """Read a run's folder and describe the machines that it ran on; with up to ``trace`` durations as they were.
+    """Describe the machines that a run used, from its folder; with up to ``trace`` durations as measured.
 
-    ``model_bytes`` is needed where the folder has neither a model nor settings.
+    Give ``model_bytes`` if the folder has neither a model nor settings.
 
-    A gradient's duration counts everything that a learner does by itself between two steps: the gradient, the
-    optimizer's step, the snapshot.  How much that varies is the jitter.  The learner that comes last to a verb waits
-    for nobody: what it still waits is the network's, and what it communicates is its own copying.
+    The duration of a gradient includes all of a learner's own work between two steps: the gradient, the optimizer's
+    step, the snapshot.  The jitter is how much this varies.  The last learner at an operation waits for no other: its
+    remaining wait is the network's time, and its communication is its own copying.
     """
     spans = read_spans(run / "record.jsonl")
     learners = {
@@ -67,7 +67,7 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
     }
     steps = sum(len(each.times) for each in learners.values())
     if not learners or min(len(each.times) for each in learners.values()) < FEWEST_STEPS:
-        raise DataError(f"{run}: its record has {steps} steps; {FEWEST_STEPS} of every learner are needed, 50 are good")
+        raise DataError(f"{run}: too few steps ({steps}); record at least {FEWEST_STEPS} of each learner, better 50")
     about, nbytes = read_object(run / "run.json"), model_bytes or _model_bytes(run)
     own = {member: [_own(seconds, parts) for seconds, _, parts in each.steady()] for member, each in learners.items()}
     every = [seconds for each in own.values() for seconds in each]
@@ -103,7 +103,7 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
 
 
 def read_spans(record: Path) -> dict[str, Spans]:
-    """Read who took which steps, and how their time went; what a killed learner has half written is left out."""
+    """Read the steps of each member, with the seconds by kind; incomplete lines are skipped."""
     if not record.is_file():
         raise DataError(f"{record}: there is none; give the folder of a run that has ended")
     found: dict[str, Spans] = {}
@@ -125,7 +125,7 @@ def read_spans(record: Path) -> dict[str, Spans]:
 
 
 def _own(seconds: float, parts: dict[str, float]) -> float:
-    """Return what a learner did by itself in a step, evaluation left out."""
+    """Return the seconds of a learner's own work in a step, without evaluation."""
     others = sum(parts.get(kind, 0.0) for kind in ("communicate", "wait", "evaluate"))
     return max(seconds - others, parts.get("compute", 0.0), 1e-9)
 
@@ -135,7 +135,7 @@ def _all_frames(learners: dict[str, Spans]) -> list[int]:
 
 
 def _compute(typical: float, own: dict[str, list[float]], slowness: list[float], trace: int) -> Compute:
-    """Describe the durations, by a distribution or as they were; unequal learners by a factor each."""
+    """Describe the durations by a distribution or as measured; unequal learners by a factor each."""
     if not trace:
         return Compute(seconds=typical, jitter=_jitter(list(own.values())), slowness=slowness)
     factors = {member: statistics.median(each) / typical if slowness else 1.0 for member, each in own.items()}
@@ -144,21 +144,21 @@ def _compute(typical: float, own: dict[str, list[float]], slowness: list[float],
 
 
 def _jitter(own: Sequence[Sequence[float]]) -> float:
-    """Return the deviation of logarithms, by quartiles, so that a rare pause does not make all uneven."""
+    """Return the deviation of logarithms by quartiles: a rare pause has no influence."""
     logs = [math.log(seconds / statistics.median(each)) for each in own for seconds in each]
     low, _, high = statistics.quantiles(logs, n=4)
     return round((high - low) / 1.349, 4)
 
 
 def _uneven(slowness: list[float]) -> list[float]:
-    """Return the factors where learners differ by more than chance and a little."""
+    """Return the factors if learners differ by more than chance."""
     return slowness if max(slowness) / min(slowness) > 1.1 else []
 
 
 def _operation_seconds(run: Path, learners: dict[str, Spans]) -> tuple[float, float]:
-    """Return what a step's communication takes a learner itself, and what it takes the network."""
+    """Return the seconds that a step's communication takes of the learner and of the network."""
     steps = [[parts for *_, parts in each.steady()] for each in learners.values()]
-    if not _together(run, len(learners)):  # then a step's wait says nothing of the network
+    if not _together(run, len(learners)):  # then the wait of a step says nothing about the network
         return _median([parts["communicate"] for each in steps for parts in each if "communicate" in parts]), 0.0
     last = [min(abreast, key=lambda parts: parts.get("wait", 0.0)) for abreast in zip(*steps, strict=False)]
     talking = [parts for parts in last if "communicate" in parts or "wait" in parts]
@@ -171,7 +171,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _together(run: Path, learners: int) -> bool:
-    """Tell whether the run's strategy lets all learners step together."""
+    """Return whether all learners step together in the run's strategy."""
     from roundelay.strategies import STRATEGIES
 
     path = run / "settings.toml"
@@ -182,7 +182,7 @@ def _together(run: Path, learners: int) -> bool:
 
 
 def _link(nbytes: float, seconds: float, learners: int) -> NetworkLink:
-    """Return the link over which a ring all-reduce of the model takes so long; small messages show its latency."""
+    """Return the link with which a ring all-reduce of the model takes ``seconds``; small messages give the latency."""
     rounds = 2 * (learners - 1)
     if seconds <= 0 or not rounds:
         return NetworkLink(latency_seconds=0.0, bandwidth=QUICK)
@@ -205,14 +205,14 @@ def _number(member: str) -> int:
 
 
 def _model_bytes(run: Path) -> float:
-    """Return the size of the model's vector: as the saved model or a loop of the user's own says, or the settings."""
+    """Return the size of the model's vector: from the saved model, from a user loop, or from the settings."""
     for name in ("model.json", "run.json"):
         parameters = finite(read_object(run / name).get("parameters"))
         if parameters is not None:
             return 4.0 * parameters
     settings = run / "settings.toml"
     if not settings.exists():
-        raise DataError(f"{run}: neither model.json nor settings.toml tells how large its model is")
+        raise DataError(f"{run}: the model size is unknown; model.json and settings.toml are missing")
     from roundelay.experiment.settings import Experiment
 
     module = config.build(Experiment, config.read(settings), str(settings)).make_task().make_module()
@@ -226,9 +226,9 @@ def _notes(about: dict[str, Any], slowness: list[float], verb: float, learners: 
     if learners == 1:
         notes.append("one learner sends nothing: set the links by hand")
     elif verb <= 0:
-        notes.append("no time of communication was recorded: set the links by hand")
+        notes.append("the record has no communication time: set the links by hand")
     if max(slowness) / min(slowness) > 1.1:
         notes.append(f"learners differ: {min(slowness):.2f} to {max(slowness):.2f} times the median gradient")
-    notes.append("one size of message cannot tell latency from bandwidth: up to 1 MB it is latency, above bandwidth")
-    notes.append("all learners are described as one node; for several hosts set nodes and [inter_node]")
+    notes.append("one message size cannot separate latency and bandwidth: up to 1 MB it is latency, above bandwidth")
+    notes.append("all learners are described as one node: for several hosts set nodes and [inter_node]")
     return notes

@@ -1,4 +1,4 @@
-"""The clusters that come with Roundelay, and clusters from files."""
+"""Clusters from files, and the profiles that Roundelay includes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roundelay.runtimes.cluster import Cluster
 __all__ = ["PROFILES", "find_cluster", "profile_names"]
 
 PROFILES = Path(str(resources.files("roundelay.planning"))) / "clusters"
-"""The folder of the profiles that are shipped."""
+"""The folder of the included profiles."""
 
 
 def profile_names() -> list[str]:
@@ -21,12 +21,12 @@ def profile_names() -> list[str]:
 
 
 def find_cluster(name: str) -> Cluster:
-    """Read the cluster of a file, or the profile of this name."""
+    """Read a cluster from a file, or the profile of this name."""
     path = Path(name)
     if path.suffix != ".toml" and not path.exists():
         path = PROFILES / f"{name}.toml"
         if not path.exists():
             raise SettingsError(f"no file and no profile {suggest(name, profile_names())}")
     if not path.is_file():
-        raise SettingsError(f"{path}: no such file; profiles are {', '.join(profile_names())}")
+        raise SettingsError(f"{path}: no such file; use a file or one of the profiles {', '.join(profile_names())}")
     return config.build(Cluster, config.read(path), str(path))

@@ -1,4 +1,4 @@
-"""How many frames a strategy needs to reach a target, by what recorded runs have needed."""
+"""How many frames a strategy needs to reach a target, from recorded runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Needed", "parse_target", "read_convergence"]
 
 @dataclass(frozen=True)
 class Needed:
-    """What runs of one strategy needed: the median over those that reached the target, and how many did not."""
+    """Frames that runs of one strategy needed: the median of those that reached the target; the others are missed."""
 
     frames: float | None
     runs: int
     missed: int
     learners: tuple[int, ...]
-    """With how many learners the runs were recorded."""
+    """Numbers of learners in these runs."""
 
 
 def parse_target(text: str) -> Target:
@@ -36,18 +36,18 @@ def parse_target(text: str) -> Target:
     except ValueError:
         number = math.nan
     if not score.strip() or not math.isfinite(number):
-        raise SettingsError(f"--target {text}: expected SCORE=VALUE, as in --target loss=1.2")
+        raise SettingsError(f"--target {text}: use SCORE=VALUE, as in --target loss=1.2")
     return Target(score=score.strip(), value=number)
 
 
 def read_convergence(folder: Path, target: Target | None) -> tuple[Target, dict[str, Needed]]:
-    """Read a run's folder, or all runs of a study's; a study brings its target along."""
+    """Read one run, or all runs of a study; a study has its own target."""
     runs = list(_runs(folder))
     if not runs:
-        raise DataError(f"{folder}: neither a run nor a study: no record.jsonl, and none in runs/")
+        raise DataError(f"{folder}: neither a run nor a study: no record.jsonl here or in runs/")
     target = target or _target_of(folder)
     if target is None:
-        raise SettingsError(f"{folder} names no target; give one, as in --target loss=1.2")
+        raise SettingsError(f"{folder}: no target; give one, as in --target loss=1.2")
     found: dict[str, list[tuple[float | None, int]]] = {}
     scores: set[str] = set()
     for run in runs:
@@ -57,13 +57,13 @@ def read_convergence(folder: Path, target: Target | None) -> tuple[Target, dict[
         found.setdefault(name, []).append((_frames_to(details, target), int(table.get("learners", 1))))
     if target["score"] not in scores:
         known = ", ".join(sorted(scores)) or "none"
-        raise DataError(f"{folder}: no evaluation has the score {target['score']!r}; there are: {known}")
+        raise DataError(f"{folder}: no evaluation has the score {target['score']!r}; use one of: {known}")
     return target, {name: _needed(each) for name, each in found.items()}
 
 
 def _needed(runs: list[tuple[float | None, int]]) -> Needed:
     reached = [frames for frames, _ in runs if frames is not None]
-    most = len(reached) * 2 > len(runs)  # a miss counts as later than anything
+    most = len(reached) * 2 > len(runs)  # a miss counts as infinitely late
     return Needed(
         frames=statistics.median(reached) if reached and most else None,
         runs=len(runs),
@@ -85,8 +85,8 @@ def _target_of(folder: Path) -> Target | None:
 
 
 def _frames_to(details: Details, target: Target) -> float | None:
-    """Return how many frames the whole cluster had trained when the target was first seen to be reached."""
+    """Return the frames that all learners had trained at the first evaluation that reached the target."""
     if details.diverged or read_object(details.folder / "cell.json").get("status", "done") != "done":
-        return None  # what ends badly has not brought a model
+        return None  # a run that fails leaves no model
     reached = first_reached(details.points, target)
     return reached["frames"] if reached is not None else None

@@ -1,4 +1,4 @@
-"""A plan in words."""
+"""A plan in sentences."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CLOSE = 0.03  # strategies within this share of each other are about equally fas
 
 
 def answer(plan: Ranking) -> list[str]:
-    """Say in one or two sentences who is first, by how much, and what holds it up."""
+    """Return sentences: the fastest strategy, by how much, and its bottleneck."""
     if not plan.rows:
-        return ["No strategy can run so."]
+        return ["No strategy can run on this cluster."]
     best, rest = plan.rows[0], plan.rows[1:]
     timing = best.timing
     rate = f"{timing.frames_per_second:,.0f} frames/s, {best.speedup:.1f} times one learner"
     if best.target_seconds is not None:
         said = f"{best.strategy} reaches the target first, in {say_seconds(best.target_seconds)} ({rate})."
     else:
-        said = f"{best.strategy} gets through the most: {rate}."
+        said = f"{best.strategy} is fastest: {rate}."
     if rest:
         gaps = [(row.strategy, _gap(plan, row.strategy)) for row in rest]
         near = [name for name, gap in gaps if gap is not None and gap < 1 + CLOSE]
@@ -31,7 +31,7 @@ def answer(plan: Ranking) -> list[str]:
             said += f" {_list(near)} {'is' if len(near) == 1 else 'are'} about as fast."
         elif gap is not None:
             said += f" Next is {second}, {gap:.2f} times slower."
-    return [said, f"What holds it up: {timing.bottleneck}, in use {timing.busy[timing.bottleneck]:.0%} of the time."]
+    return [said, f"Bottleneck: {timing.bottleneck}, busy {timing.busy[timing.bottleneck]:.0%} of the time."]
 
 
 def _gap(plan: Ranking, strategy: str) -> float | None:
@@ -47,12 +47,12 @@ def _list(names: Sequence[str]) -> str:
 
 
 def say_factor(factor: float) -> str:
-    """Write by how much something is changed: ``x 2`` or ``/ 2``."""
+    """Write the factor of a change: ``x 2`` or ``/ 2``."""
     return f"x {factor:g}" if factor > 1 else f"/ {1 / factor:g}"
 
 
 def say_effect(effect: Effect, order: Sequence[str]) -> str:
-    """Say what changes in the ranking if one assumption is off, either way."""
+    """Return how the ranking changes with one assumption."""
     said = []
     for factor, after in effect.orders.items():
         how = say_factor(factor)

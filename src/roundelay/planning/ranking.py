@@ -1,4 +1,4 @@
-"""Every strategy on a cluster that need not exist: ranked, with what the ranking rests on."""
+"""Rank strategies on a described cluster by simulated speed, and find how much the ranking depends on assumptions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RankedStrategy:
-    """One strategy."""
+    """The simulated speed of one strategy."""
 
     strategy: str
     timing: Timing
     speedup: float
     """Over one learner."""
     target_seconds: float | None = None
-    """Predicted time to the target, where a record says how many frames it takes."""
+    """Predicted time to the target, if a record shows how many frames it takes."""
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -66,23 +66,23 @@ class RankedStrategy:
 
 @dataclass(frozen=True)
 class Effect:
-    """What becomes of the plan if one assumption is off by a factor, either way."""
+    """How the plan changes if one assumption is multiplied by each of several factors."""
 
     assumption: str
     value: str
     throughput: dict[float, dict[str, float]]
-    """By factor and strategy: as a share of the throughput that was planned."""
+    """By factor and strategy: throughput, as a share of the planned one."""
     orders: dict[float, list[str]]
     """By factor: the ranking."""
 
     def winners(self) -> dict[float, str]:
-        """Return who would be first."""
+        """Return the first strategy of each ranking."""
         return {factor: order[0] for factor, order in self.orders.items()}
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Strategies in the order of what they promise for one number of learners."""
+    """Strategies for one number of learners, the best first."""
 
     cluster: Cluster
     learners: int
@@ -90,7 +90,7 @@ class Ranking:
     by: str
     """What they are ranked by: ``time to target`` or ``frames per second``."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Strategies that cannot run so, and why."""
+    """Strategies that cannot run on this cluster, with the reason."""
 
     @property
     def order(self) -> list[str]:
@@ -124,7 +124,7 @@ def make_plan(
 
 
 def cluster_of_one(cluster: Cluster) -> Cluster:
-    """Return the cluster with its first learner alone, and nobody slow."""
+    """Return the cluster with one learner, and without stragglers."""
     compute = dataclasses.replace(cluster.compute, slowness=[])
     return dataclasses.replace(cluster, nodes=1, learners_per_node=1, compute=compute, stragglers=[])
 
@@ -136,7 +136,7 @@ def _to_target(timing: Timing, needed: Needed | None) -> float | None:
 
 
 def _ranked(rows: Sequence[RankedStrategy]) -> list[RankedStrategy]:
-    """Sort by time to target, those without it behind the others, by throughput."""
+    """Sort by time to target, then strategies without one by throughput."""
     unknown = float("inf")
     return sorted(
         rows,
@@ -186,7 +186,7 @@ def _value(assumption: Assumption, cluster: Cluster) -> float:
 
 
 def moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Say which strategies change places, by how many."""
+    """Return the strategies that change rank, and by how much."""
     shifts = {name: before.index(name) - after.index(name) for name in before if name in after}
     changed = sorted((name for name, shift in shifts.items() if shift), key=lambda name: -abs(shifts[name]))
     return [f"{name} {'up' if shifts[name] > 0 else 'down'} {abs(shifts[name])}" for name in changed]

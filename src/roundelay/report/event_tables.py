@@ -1,4 +1,4 @@
-"""Tables of what happened to runs and of what can be told apart: events, and significance of word error rates."""
+"""Tables of events, of the significance of word error rates, and of software versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import RoundelayError
-from roundelay.report import number_format as words
+from roundelay.report import number_format as say
 from roundelay.report.report_data import ReportData
 from roundelay.report.tables import Item, Line, Table
 from roundelay.study.schema import StrategyRow
@@ -16,12 +16,12 @@ from roundelay.study.schema import StrategyRow
 __all__ = ["events", "holm", "origin", "significance"]
 
 
-def events(board: ReportData) -> Iterator[Table]:
-    """Make the table of learners lost and joined, of faults and the like, one for each clock."""
-    for clock in board.clocks:
+def events(data: ReportData) -> Iterator[Table]:
+    """Make the table of learners that were lost or joined and of faults, one per clock."""
+    for clock in data.clocks:
         lines = []
-        for name, cell in board.cells.items():
-            details = board.details.get(name)
+        for name, cell in data.cells.items():
+            details = data.details.get(name)
             if details is None or cell["clock"] != clock:
                 continue
             for event in details.events:
@@ -29,17 +29,17 @@ def events(board: ReportData) -> Iterator[Table]:
                     continue
                 more = {k: v for k, v in event.items() if k not in ("event", "member", "clock", "time")}
                 said = "; ".join(f"{k}: {v if isinstance(v, str) else json.dumps(v)}" for k, v in more.items())
-                items = [Item(name), Item(words.duration(event["time"]), event["time"]), Item(str(event["event"])),
+                items = [Item(name), Item(say.duration(event["time"]), event["time"]), Item(str(event["event"])),
                          Item(str(event.get("member", ""))), Item(said)]  # fmt: skip
                 lines.append(Line(items, cell["strategy"], cell["learners"]))
         if lines:
-            columns = ["run", f"time, {clock}", "event", "member", "what"]
-            caption = "Learners killed, lost and joined, and what else was done to a run."
+            columns = ["run", f"time, {clock}", "event", "member", "details"]
+            caption = "Learners that were killed, lost or joined, and other faults."
             yield Table(f"events-{clock}", f"Events in {clock} time", caption, columns, lines, frozenset({1}))
 
 
 def holm(values: list[float]) -> list[float]:
-    """Adjust probabilities for how many there are (Holm, 1979), in the order given."""
+    """Adjust probabilities for their number (Holm, 1979); the order is kept."""
     order = sorted(range(len(values)), key=values.__getitem__)
     adjusted, largest = [0.0] * len(values), 0.0
     for place, index in enumerate(order):
@@ -48,12 +48,12 @@ def holm(values: list[float]) -> list[float]:
     return adjusted
 
 
-def significance(board: ReportData) -> Iterator[Table]:
-    """Make the table of pairs of word error rates: within each panel, the first seed that was decoded of each."""
+def significance(data: ReportData) -> Iterator[Table]:
+    """Make the table of pairs of word error rates: within each panel, the first decoded seed of each row."""
     found: list[tuple[str, StrategyRow, StrategyRow, str, Any]] = []
     wrong: list[str] = []
-    for facet, rows in _panels(board).items():
-        decoded = [(row, name, folder) for row in rows for name, folder in _decoded(board, row)]
+    for facet, rows in _panels(data).items():
+        decoded = [(row, name, folder) for row in rows for name, folder in _decoded(data, row)]
         for i, (row, name, folder) in enumerate(decoded):
             for other, other_name, other_folder in decoded[i + 1 :]:
                 if name == other_name and row is not other:
@@ -63,29 +63,29 @@ def significance(board: ReportData) -> Iterator[Table]:
     if not found and not wrong:
         return
     adjusted = holm([each.p for *_, each in found])
-    lines = [_pair(board, *each, p) for each, p in zip(found, adjusted, strict=True)]
-    remark = f" Could not compare: {'; '.join(dict.fromkeys(wrong))}." if wrong else ""
+    lines = [_pair(data, *each, p) for each, p in zip(found, adjusted, strict=True)]
+    note = f" Could not compare: {'; '.join(dict.fromkeys(wrong))}." if wrong else ""
     yield Table(
         "significance",
         "Significance of differences in word error rate",
-        "Utterances are drawn in pairs, 10 000 times (Bisani and Ney, 2004); p is adjusted for the number of pairs "
-        f"(Holm, 1979). This is about utterances of one run each, not about seeds.{remark}",
+        "Paired bootstrap over utterances, 10 000 samples (Bisani and Ney, 2004); p is adjusted for the number of "
+        f"pairs (Holm, 1979). It compares utterances of one run each, not seeds.{note}",
         ["better", "WER, %", "worse", "WER, % ", "difference", "95 % interval", "p, adjusted", "verdict", "where"],
         lines,
         frozenset({1, 3, 4, 5, 6}),
     )
 
 
-def _panels(board: ReportData) -> dict[str, list[StrategyRow]]:
+def _panels(data: ReportData) -> dict[str, list[StrategyRow]]:
     panels: dict[str, list[StrategyRow]] = {}
-    for row, facet, _, _ in board.panels():
+    for row, facet, _, _ in data.panels():
         if row["wer"] is not None:
             panels.setdefault(facet, []).append(row)
     return panels
 
 
-def _decoded(board: ReportData, row: StrategyRow) -> Iterator[tuple[str, Path]]:
-    for _, details in board.runs(row):
+def _decoded(data: ReportData, row: StrategyRow) -> Iterator[tuple[str, Path]]:
+    for _, details in data.runs(row):
         folders = [(name, details.folder / "decode" / name) for name in details.decoded]
         if folders:
             yield from ((name, folder) for name, folder in folders if (folder / "utterances.jsonl").is_file())
@@ -103,36 +103,36 @@ def _compare(one: Path, other: Path, wrong: list[str]) -> Any:
 
 
 def _pair(
-    board: ReportData, facet: str, row: StrategyRow, other: StrategyRow, name: str, compared: Any, p: float
+    data: ReportData, facet: str, row: StrategyRow, other: StrategyRow, name: str, compared: Any, p: float
 ) -> Line:
     first, second, gap = compared.first, compared.second, compared.difference
     low, high = compared.interval
     if gap < 0:
         row, other, first, second, gap, low, high = other, row, second, first, -gap, -high, -low
-    verdict = Item("differ", tone="good") if p < 0.05 else Item("may be chance", tone="quiet")
+    verdict = Item("differ", tone="good") if p < 0.05 else Item("not significant", tone="quiet")
     items = [
-        Item(_name(board, row, facet)), Item(words.number(first), first), Item(_name(board, other, facet)),
-        Item(words.number(second), second), Item(words.number(gap, 3), gap),
-        Item(f"{words.number(low, 3)} to {words.number(high, 3)}"),
-        Item("< 0.001" if p < 0.001 else words.number(p, 2), p), verdict, Item(f"{facet}, {name}"),
+        Item(_name(data, row, facet)), Item(say.number(first), first), Item(_name(data, other, facet)),
+        Item(say.number(second), second), Item(say.number(gap, 3), gap),
+        Item(f"{say.number(low, 3)} to {say.number(high, 3)}"),
+        Item("< 0.001" if p < 0.001 else say.number(p, 2), p), verdict, Item(f"{facet}, {name}"),
     ]  # fmt: skip
     return Line(items, row["strategy"], row["learners"])
 
 
-def _name(board: ReportData, row: StrategyRow, facet: str) -> str:
-    """Name a row in a panel; the one learner to compare with comes from another."""
-    return board.label(row) if board.facet(row) == facet else f"{board.label(row)}, {words.learners(row['learners'])}"
+def _name(data: ReportData, row: StrategyRow, facet: str) -> str:
+    """Return the name of a row in a panel; the one learner to compare with is from another panel."""
+    return data.label(row) if data.facet(row) == facet else f"{data.label(row)}, {say.learners(row['learners'])}"
 
 
-def origin(board: ReportData) -> Iterator[Table]:
-    """Make the table of what code ran: versions and commits."""
+def origin(data: ReportData) -> Iterator[Table]:
+    """Make the table of software versions and commits."""
     seen: dict[tuple[str, ...], int] = {}
     keys = ("roundelay", "commit", "torch", "python")
-    for details in board.details.values():
+    for details in data.details.values():
         said = tuple(str(details.about.get(key, "unknown")) for key in keys)
         seen[said] = seen.get(said, 0) + 1
     if seen:
         lines = [Line([*(Item(text) for text in said), Item(str(n), float(n))]) for said, n in seen.items()]
         yield Table(
-            "origin", "What ran", "Versions that the runs were made with.", [*keys, "runs"], lines, frozenset({4})
+            "origin", "Software versions", "Versions that made the runs.", [*keys, "runs"], lines, frozenset({4})
         )

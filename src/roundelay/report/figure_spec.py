@@ -1,4 +1,4 @@
-"""What a figure shows, said once: the page draws it in a browser, `drawing` for a paper, `tables` as CSV."""
+"""The data and texts of a figure: the page draws it in a browser, `paper_figures` draws it for a paper."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Figures = Literal["lines", "dots", "stack", "ridges"]
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis counts."""
+    """An axis."""
 
     label: str
     unit: str = ""
     scale: Literal["linear", "log"] = "linear"
     zero: bool = False
-    """Whether the axis has to begin at zero, as that of bars does."""
+    """Whether the axis must begin at zero, as for bars."""
 
     @property
     def title(self) -> str:
@@ -28,12 +28,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Style:
-    """What is told apart by colour, dash and marker, and filtered by: the strategy, and how many learners."""
+    """What gives the colour, dash and marker, and the filters: the strategy and the number of learners."""
 
     strategy: str
     learners: int
     facet: str = ""
-    """The panel it belongs in."""
+    """The panel."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Series:
     label: str
     points: list[list[float]]
     note: str = ""
-    """What stands in place of a point that is not there: ``not reached``."""
+    """The text instead of a missing point: ``not reached``."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar made of parts, by their names; ``run`` says of which run, where one of several is shown."""
+    """A bar of parts by name; ``run`` is set if bars of one chosen run are shown."""
 
     style: Style
     label: str
@@ -59,7 +59,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Rule:
-    """A line to compare with: level at ``y``, or, when it has a ``slope``, through the origin."""
+    """A reference line: level at ``y`` or, with a ``slope``, through the origin."""
 
     label: str
     y: float = 0.0
@@ -68,7 +68,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its data and its words."""
+    """A figure: its data and its texts."""
 
     name: str
     """Short, for a file and as an address in the page."""
@@ -81,15 +81,15 @@ class Figure:
     bars: list[Bar] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     clock: str = ""
-    """Of the times in it, where there are any: one figure has one clock."""
+    """The clock of its times, if it has any: one figure has one clock."""
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """Whether it has no data."""
         return not self.bars and not any(series.points or series.note for series in self.series)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the figure for JSON."""
         return asdict(self) | {
             "x": asdict(self.x) | {"title": self.x.title},
             "y": asdict(self.y) | {"title": self.y.title},

@@ -1,7 +1,7 @@
-"""The page as HTML.  What comes from settings, corpora and file names is escaped, and could not run if it were not.
+"""The page as HTML.  All text from settings, corpora and file names is escaped.
 
-The page's own script and style are named by their hashes in its content security policy: no other script runs, and
-nothing is ever fetched.
+The content security policy names the page's script and style by their hashes: no other script runs, and nothing is
+fetched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from roundelay.report import number_format as words
+from roundelay.report import number_format as say
 from roundelay.report.figure_spec import Figure
 from roundelay.report.report_data import ReportData
 from roundelay.report.tables import Table, to_html
@@ -26,9 +26,9 @@ __all__ = ["Section", "embed", "render"]
 
 SCRIPTS = ("core.js", "zoom.js", "lines.js", "rows.js", "timeline.js", "page.js")
 CERTAIN = {
-    "clear": "Clear: ranges over seeds do not touch",
+    "clear": "Clear: ranges over seeds do not overlap",
     "likely": "Likely: every seed agrees",
-    "open": "Open: too close, or too few seeds, to call",
+    "open": "Open: too close, or too few seeds",
     "none": "",
 }
 KINDS = {"compute": "computing", "communicate": "communicating", "wait": "waiting", "serve": "serving others"}
@@ -47,7 +47,7 @@ class Section:
 
 
 def embed(name: str, value: Any) -> str:
-    """Write data into the page so that nothing in it can end its element."""
+    """Return data as an element of the page; no text in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -65,56 +65,56 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def render(board: ReportData, sections: list[Section], timelines: list[dict[str, Any]]) -> str:
+def render(report: ReportData, sections: list[Section], timelines: list[dict[str, Any]]) -> str:
     """Write the whole page."""
     style, script = _assets()
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    title = escape(board.summary["title"])
+    title = escape(report.summary["title"])
     data = [embed(f"data-{figure.name}", figure.plain()) for section in sections for figure in section.figures]
     data += [embed(f"timeline-{i}", timeline) for i, timeline in enumerate(timelines)]
-    data.append(embed("page", _page(board, timelines)))
+    data.append(embed("page", _page(report, timelines)))
     main = "".join(_section(section) for section in sections)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title} · Roundelay report</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<a class="skip" href="#results">Skip to the results</a>\n<div class="page">\n{_header(board)}'
-        f"{_answer(board)}\n<aside>{_contents(sections)}{_filters(board)}</aside>\n"
-        f"<main>{main}{_notes(board)}</main>\n"
-        f"<footer>Made by roundelay report from the runs' own records; nothing was fetched, nothing was left out."
-        f"</footer>\n</div>\n<noscript><p>Plots are drawn by a script, which is not running here; every table is above."
+        f'<a class="skip" href="#results">Skip to the results</a>\n<div class="page">\n{_header(report)}'
+        f"{_answer(report)}\n<aside>{_contents(sections)}{_filters(report)}</aside>\n"
+        f"<main>{main}{_notes(report)}</main>\n"
+        f"<footer>Made by roundelay report from the records of the runs."
+        f"</footer>\n</div>\n<noscript><p>Figures are drawn by a script, which does not run here; all tables are above."
         f"</p></noscript>\n{''.join(data)}\n<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
-def _page(board: ReportData, timelines: list[dict[str, Any]]) -> dict[str, Any]:
+def _page(report: ReportData, timelines: list[dict[str, Any]]) -> dict[str, Any]:
     runs = [
         {
             "name": each["run"],
-            "words": f"{each['strategy']}, {words.learners(each['learners'])} · {each['run']} ({each['clock']} time)",
+            "title": f"{each['strategy']}, {say.learners(each['learners'])} · {each['run']} ({each['clock']} time)",
         }
         for each in timelines
     ]
-    order = [(bool(each["events"]), each["strategy"] == board.summary["answer"]["winner"], each["learners"])
+    order = [(bool(each["events"]), each["strategy"] == report.summary["answer"]["winner"], each["learners"])
              for each in timelines]  # fmt: skip
     first = max(range(len(order)), key=order.__getitem__) if order else 0
-    return {"strategies": board.strategies, "counts": board.counts, "runs": runs, "first": first}
+    return {"strategies": report.strategies, "counts": report.counts, "runs": runs, "first": first}
 
 
-def _header(board: ReportData) -> str:
-    summary = board.summary
+def _header(report: ReportData) -> str:
+    summary = report.summary
     facts = [
-        words.count(len(summary["cells"]), "run"),
-        words.count(len(board.strategies), "strategy").replace("strategys", "strategies"),
-        f"{_listed(board.counts)} learner{'' if board.counts == [1] else 's'}" if board.counts else "",
-        " and ".join(f"{clock} time" for clock in board.clocks),
+        say.count(len(summary["cells"]), "run"),
+        say.count(len(report.strategies), "strategy").replace("strategys", "strategies"),
+        f"{_listed(report.counts)} learner{'' if report.counts == [1] else 's'}" if report.counts else "",
+        " and ".join(f"{clock} time" for clock in report.clocks),
     ]
     if frames := summary["budget"].get("frames"):
-        facts.append(f"{words.number(frames, 7)} frames each")
+        facts.append(f"{say.number(frames, 7)} frames each")
     return (
         f'<header><p class="kicker">Roundelay report</p><h1>{escape(summary["title"])}</h1>'
         f'<p class="facts">{escape(" · ".join(filter(None, facts)))}</p></header>\n'
@@ -130,11 +130,11 @@ def _contents(sections: list[Section]) -> str:
     return f'<nav aria-label="Contents"><ol><li><a href="#answer">The answer</a></li>{links}</ol></nav>'
 
 
-def _filters(board: ReportData) -> str:
+def _filters(report: ReportData) -> str:
     boxes = ""
     for name, title, wanted, style in (
-        ("strategies", "Strategies", len(board.strategies) > 1, "chips"),
-        ("learners", "Learners", len(board.counts) > 1, "chips row"),
+        ("strategies", "Strategies", len(report.strategies) > 1, "chips"),
+        ("learners", "Learners", len(report.counts) > 1, "chips row"),
     ):
         if wanted:
             boxes += (
@@ -144,8 +144,8 @@ def _filters(board: ReportData) -> str:
     return boxes
 
 
-def _answer(board: ReportData) -> str:
-    summary, answer = board.summary, board.summary["answer"]
+def _answer(report: ReportData) -> str:
+    summary, answer = report.summary, report.summary["answer"]
     certain = CERTAIN.get(answer["certainty"], "")
     badge = f'<p class="certainty">{escape(certain)}</p>' if certain else ""
     parts = [
@@ -156,8 +156,8 @@ def _answer(board: ReportData) -> str:
     ]
     if answer["changes"]:
         items = "".join(f"<li>{escape(change)}</li>" for change in answer["changes"])
-        parts.append(f'<div class="turns"><b>What would change this</b><ul>{items}</ul></div>')
-    parts.append(_warnings(board))
+        parts.append(f'<div class="turns"><b>What can change this answer</b><ul>{items}</ul></div>')
+    parts.append(_warnings(report))
     said = [(group["key"], group["answer"]) for group in summary["groups"] if group["answer"]["headline"]]
     if len(said) > 1 and any(each["winner"] for _, each in said):
         items = "".join(f"<li>{_short(each)}</li>" for _, each in said if each["winner"])
@@ -172,20 +172,20 @@ def _short(answer: Answer) -> str:
     return escape(answer["headline"]) + (f' <span class="quiet">({escape(certain)})</span>' if certain else "")
 
 
-def _warnings(board: ReportData) -> str:
-    summary, said = board.summary, []
+def _warnings(report: ReportData) -> str:
+    summary, said = report.summary, []
     if missing := summary["missing"]:
         named = ", ".join(missing[:6]) + (" …" if len(missing) > 6 else "")
-        said.append(f"Not there yet: {words.count(len(missing), 'run')} of the study ({named}).")
+        said.append(f"Not computed yet: {say.count(len(missing), 'run')} of the study ({named}).")
     if summary["faults"]:
         kinds: dict[str, int] = {}
         for fault in summary["faults"]:
             kinds[fault["status"]] = kinds.get(fault["status"], 0) + 1
         listed = ", ".join(f"{n} {status}" for status, n in kinds.items())
-        said.append(f"Not every run went well: {listed}. They are shown as what they are, under every run.")
-    holes = sum(bool(board.problems(cell)) for cell in summary["cells"])
+        said.append(f"Some runs did not end well: {listed}. See the table of every run.")
+    holes = sum(bool(report.problems(cell)) for cell in summary["cells"])
     if holes:
-        said.append(f"{words.count(holes, 'run')} left files with something missing; see the remarks under every run.")
+        said.append(f"{say.count(holes, 'run')} with incomplete files: see the notes in the table of every run.")
     return "".join(f'<p class="warn">{escape(line)}</p>' for line in said)
 
 
@@ -204,7 +204,7 @@ def _section(section: Section) -> str:
 
 
 def _figures(figures: list[Figure]) -> list[str]:
-    """Write figures, those of one panel side by side in pairs where there is room."""
+    """Return figures; those with one panel stand side by side in pairs."""
     parts: list[str] = []
     waiting: list[str] = []
     for figure in figures:
@@ -249,28 +249,28 @@ def _figure(figure: Figure) -> str:
 def _timeline() -> str:
     keys = _keys(KINDS | {"evaluate": "evaluating"})
     return (
-        '<div class="run"><label for="run">Look into one run</label><select id="run"></select></div>'
+        '<div class="run"><label for="run">Show one run</label><select id="run"></select></div>'
         '<figure id="figure-timeline" data-figure="timeline" data-kind="timeline">'
         '<div class="head"><h3>Timeline</h3></div>'
-        "<figcaption>Who did what, and when. Drag to zoom in; arrow keys move, plus and minus zoom, a double click "
-        "shows all. Of a long run a stretch is kept: its beginning, or the time around its first fault.</figcaption>"
+        "<figcaption>Each member's time by kind. Drag to zoom in; arrow keys move, plus and minus zoom, a double click "
+        "shows all. Of a long run only a part is shown: the beginning, or the time around the first fault.</figcaption>"
         f'<div class="legend">{keys}</div><div class="frame"></div><p class="part" hidden></p></figure>'
     )
 
 
-def _notes(board: ReportData) -> str:
+def _notes(report: ReportData) -> str:
     notes = [
-        *board.summary["notes"],
-        "Virtual time is the simulator's, wall time is a clock's; no table column, axis or ranking has both.",
-        "Frames count what all learners trained together. Evaluations are left out of all times; waiting for the last "
-        "learner to arrive at one is not, so a straggler costs every strategy a little at each of them.",
-        "Waiting is for others, communicating is the transfer itself; serving goes on beside computing.",
+        *report.summary["notes"],
+        "Virtual time is the simulator's, wall time is real time; no column, axis or ranking has both.",
+        "Frames are of all learners together. Times do not include evaluations, but include the wait for the last "
+        "learner before each: a straggler costs every strategy a little there.",
+        "Waiting is for other learners, communicating is the transfer itself; serving happens beside computing.",
     ]
-    target = board.target
+    target = report.target
     if target is not None and not any("target" in note for note in notes):
-        value = words.amount(target["score"], target["value"])
+        value = say.amount(target["score"], target["value"])
         notes.insert(
-            0, f"The target is a held-out {target['score']} of at most {value}; a run that misses it counts as a miss."
+            0, f"The target is a held-out {target['score']} of at most {value}; a run above it counts as a miss."
         )
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f'<section id="notes"><h2>How to read this</h2><ul class="notes">{items}</ul></section>'

@@ -1,4 +1,4 @@
-"""Figures of what was learned: error rates with their intervals, and losses against frames and against time."""
+"""Figures of scores: error rates with intervals, and losses by frames and by time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roundelay.runs.downsampling import significant
 from roundelay.runs.reader import finite
 from roundelay.study.schema import Spread, StrategyRow
 
-__all__ = ["accuracy", "curve", "learning", "ordered", "spread_point", "why_not"]
+__all__ = ["accuracy", "curve", "failures", "learning", "ordered", "spread_point"]
 
 NAMES = {
     "loss": "Held-out loss",
@@ -22,23 +22,23 @@ NAMES = {
 MARKS = "Each line is the median over seeds; the band is their range."
 
 
-def accuracy(board: ReportData) -> Iterator[Figure]:
+def accuracy(data: ReportData) -> Iterator[Figure]:
     """Make the figures of word error rate and frame error at the end of the budget."""
-    if any(row["wer"] for row in board.rows):
+    if any(row["wer"] for row in data.rows):
         yield Figure(
             "wer",
             "Word error rate",
-            "Bars are 95 % intervals over utterances of one seed, or the range over seeds where there are several.",
+            "Bars are 95 % intervals over utterances of one seed, or the range over several seeds.",
             "dots",
             Axis("word error rate", "%"),
             Axis("strategy"),
-            ordered(_wer(board, row, label, style) for row, _, label, style in board.panels()),
+            ordered(_wer(data, row, label, style) for row, _, label, style in data.panels()),
         )
     for name in ("error", "frame_error"):
-        if any(name in row["scores"] for row in board.rows):
+        if any(name in row["scores"] for row in data.rows):
             series = ordered(
-                Series(style, label, _percent(spread_point(row["scores"].get(name))), why_not(row))
-                for row, _, label, style in board.panels()
+                Series(style, label, _percent(spread_point(row["scores"].get(name))), failures(row))
+                for row, _, label, style in data.panels()
             )
             known = [line.points[0][0] for line in series if line.points and line.points[0][0] > 0]
             wide = bool(known) and max(known) > 6 * min(known)
@@ -53,18 +53,18 @@ def accuracy(board: ReportData) -> Iterator[Figure]:
             )
 
 
-def _wer(board: ReportData, row: StrategyRow, label: str, style: Style) -> Series:
-    seeds = [cell["wer"] for cell, _ in board.runs(row) if cell["wer"]]
+def _wer(data: ReportData, row: StrategyRow, label: str, style: Style) -> Series:
+    seeds = [cell["wer"] for cell, _ in data.runs(row) if cell["wer"]]
     point = spread_point(row["wer"])
     interval = seeds[0].get("interval") if len(seeds) == 1 and seeds[0] else None
     if point and isinstance(interval, list) and len(interval) == 2:
         ends = [finite(end) for end in interval]
         point = [[point[0][0], *(end for end in ends if end is not None)]] if None not in ends else point
-    return Series(style, label, point, why_not(row) or "not decoded")
+    return Series(style, label, point, failures(row) or "not decoded")
 
 
 def ordered(series: Iterable[Series], *, most_first: bool = False) -> list[Series]:
-    """Put the reference first, then the best, what has no point last; panels keep their order."""
+    """Sort: the reference first, then the best, series without a point last; panels keep their order."""
     sign = -1.0 if most_first else 1.0
 
     def place(line: Series) -> tuple[int, float]:
@@ -78,7 +78,7 @@ def ordered(series: Iterable[Series], *, most_first: bool = False) -> list[Serie
 
 
 def spread_point(spread: Spread | None) -> list[list[float]]:
-    """Return a median with its range as the one point of a row, or none."""
+    """Return a median with its range as the one point of a row, or no point."""
     if spread is None or spread["median"] is None:
         return []
     low = spread["low"] if spread["low"] is not None else spread["median"]
@@ -90,64 +90,64 @@ def _percent(points: list[list[float]]) -> list[list[float]]:
     return [[significant(100 * value) for value in point] for point in points]
 
 
-def why_not(row: StrategyRow) -> str:
-    """Say why a row may have no figure: what became of its runs."""
+def failures(row: StrategyRow) -> str:
+    """Return why a row may have no point: the states of runs that are not done."""
     wrong = {status: n for status, n in row["statuses"].items() if status != "done" and n}
     if not wrong:
         return ""
     return ", ".join(f"{n} {status}" if sum(row["statuses"].values()) > 1 else status for status, n in wrong.items())
 
 
-def learning(board: ReportData) -> Iterator[Figure]:
+def learning(data: ReportData) -> Iterator[Figure]:
     """Make the figures of scores against frames and against time, and of the training loss."""
     for name in ("loss", "error", "frame_error"):
-        if not any(name in row["scores"] for row in board.rows):
+        if not any(name in row["scores"] for row in data.rows):
             continue
-        yield _against_frames(board, name)
-        for clock in board.clocks:
-            yield _against_time(board, name, clock)
+        yield _against_frames(data, name)
+        for clock in data.clocks:
+            yield _against_time(data, name, clock)
     yield Figure(
         "training-loss",
         "Training loss",
-        "Of minibatches as learners took them, first seed: the mean of neighbours, and the band from least to most.",
+        "Of minibatches in the order of training, first seed: the mean of neighbours; the band is their range.",
         "lines",
         Axis("frames trained by all learners"),
         Axis("training loss", scale="log"),
         [
             Series(style, label, details.training)
-            for row, _, label, style in board.panels()
-            for _, details in list(board.runs(row))[:1]
+            for row, _, label, style in data.panels()
+            for _, details in list(data.runs(row))[:1]
         ],
     )
 
 
-def _against_frames(board: ReportData, name: str) -> Figure:
+def _against_frames(data: ReportData, name: str) -> Figure:
     return Figure(
         f"{name.replace('_', '-')}-frames",
         f"{NAMES[name]} against frames",
-        f"What a frame of training was worth. {MARKS}",
+        f"Score by frames trained. {MARKS}",
         "lines",
         Axis("frames trained by all learners"),
         _axis(name),
-        [Series(style, label, curve(board, row, name, "frames")) for row, _, label, style in board.panels()],
-        rules=_target(board, name),
+        [Series(style, label, curve(data, row, name, "frames")) for row, _, label, style in data.panels()],
+        rules=_target(data, name),
     )
 
 
-def _against_time(board: ReportData, name: str, clock: str) -> Figure:
-    rows = [row for row in board.rows if row["clock"] == clock]
-    series = [Series(style, label, curve(board, row, name, "seconds")) for row, _, label, style in board.panels(rows)]
+def _against_time(data: ReportData, name: str, clock: str) -> Figure:
+    rows = [row for row in data.rows if row["clock"] == clock]
+    series = [Series(style, label, curve(data, row, name, "seconds")) for row, _, label, style in data.panels(rows)]
     ends = [line.points[-1][0] for line in series if line.points]
     wide = bool(ends) and max(ends) > 3 * min(ends)
     return Figure(
         f"{name.replace('_', '-')}-time-{clock}",
         f"{NAMES[name]} against {clock} time",
-        f"What a second was worth, evaluations left out. {MARKS}",
+        f"Score by time, without evaluations. {MARKS}",
         "lines",
         Axis(f"{clock} time", "s", "log" if wide else "linear"),
         _axis(name),
         series,
-        rules=_target(board, name),
+        rules=_target(data, name),
         clock=clock,
     )
 
@@ -158,16 +158,16 @@ def _axis(name: str) -> Axis:
     return Axis(NAMES[name].lower(), "%" if "error" in name else "", "log")
 
 
-def _target(board: ReportData, name: str) -> list[Rule]:
-    if board.target is None or board.target["score"] != name:
+def _target(data: ReportData, name: str) -> list[Rule]:
+    if data.target is None or data.target["score"] != name:
         return []
-    return [Rule("target", board.target["value"] * (100 if "error" in name else 1))]
+    return [Rule("target", data.target["value"] * (100 if "error" in name else 1))]
 
 
-def curve(board: ReportData, row: StrategyRow, name: str, over: str) -> list[list[float]]:
+def curve(data: ReportData, row: StrategyRow, name: str, over: str) -> list[list[float]]:
     """Return the median over a row's seeds at each evaluation, with its range."""
     seen: dict[int, list[tuple[float, float]]] = {}
-    for cell, _ in board.runs(row):
+    for cell, _ in data.runs(row):
         for point in cell["curve"]:
             score = finite(point["scores"].get(name))
             x = point["frames"] if over == "frames" else point["seconds"]

@@ -1,4 +1,4 @@
-"""Figures for a paper: every figure of a report in whatever format matplotlib writes."""
+"""Figures for a paper: every figure of a report, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roundelay.report.figure_spec import Bar, Figure, Series
 __all__ = ["FORMATS", "draw", "draw_all"]
 
 FORMATS = ("svg", "png", "pdf")
-# As the page has them; colours differ in lightness, too, and each goes with a dash and a marker.
+# As in the page; colours also differ in lightness, and each has a dash and a marker.
 COLOURS = ("#2f5d8a", "#c2571a", "#1b7f72", "#9b2c5e", "#6a4fb3", "#93700f", "#1f86b8", "#55722b")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "p")
@@ -51,10 +51,10 @@ def draw_all(
     formats: Sequence[str],
     watch: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Draw every figure in every format into ``folder``; return the files.  ``watch`` is told which is drawn."""
+    """Draw every figure in every format into ``folder``; return the files.  ``watch`` is called for each."""
     for name in formats:
         if name not in FORMATS:
-            raise SettingsError(f"figures: unknown format {name!r}; there are {', '.join(FORMATS)}")
+            raise SettingsError(f"figures: unknown format {name!r}; use one of {', '.join(FORMATS)}")
     written = []
     for place, figure in enumerate(figures, start=1):
         watch(f"drawing figure {place} of {len(figures)}: {figure.title}")
@@ -63,7 +63,7 @@ def draw_all(
 
 
 def draw(figure: Figure, strategies: Sequence[str], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw one figure; bars of single runs are the page's only."""
+    """Draw one figure; bars of single runs are only in the page."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure as Canvas
@@ -194,7 +194,7 @@ def _dots(ax: Any, figure: Figure, items: list[Series], strategies: Sequence[str
             ax.errorbar(value, place, xerr=[[max(value - low, 0.0)], [max(high - value, 0.0)]], capsize=2, **look)
         else:
             ax.text(
-                0.02, place, f"× {series.note or 'nothing'}", transform=ax.get_yaxis_transform(), va="center", size=7
+                0.02, place, f"× {series.note or 'no data'}", transform=ax.get_yaxis_transform(), va="center", size=7
             )
     _names(ax, [series.label for series in items])
     ax.set_xlabel(figure.x.title)

@@ -1,4 +1,4 @@
-"""All that a report is made of: the summary, each run's details, and what tells rows apart."""
+"""The data of a report: the summary, the history of each run, and the labels of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from roundelay.report import number_format as words
+from roundelay.report import number_format as say
 from roundelay.report.figure_spec import Style
 from roundelay.runs.history import Details
 from roundelay.runs.target import Target
@@ -16,14 +16,14 @@ from roundelay.study.schema import CellResult, StrategyRow, Summary
 __all__ = ["ReportData"]
 
 ALONE = "one learner"
-"""The name of the reference that is drawn in every panel."""
+"""The label of the reference in every panel."""
 OUTSIDE = "†"
-"""Follows a strategy that could not run as its paper has it."""
+"""Mark of a strategy with too few blocks for the regime of its paper."""
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """The summary of a study or of loose runs, with the details of every run by its cell's name."""
+    """The summary of a study or of separate runs, with the history of every run by its cell's name."""
 
     summary: Summary
     details: dict[str, Details]
@@ -31,7 +31,7 @@ class ReportData:
 
     @cached_property
     def rows(self) -> list[StrategyRow]:
-        """Every row, as the summary orders them."""
+        """Every row, in the order of the summary."""
         return list(self.summary["rows"])
 
     @cached_property
@@ -41,7 +41,7 @@ class ReportData:
 
     @cached_property
     def strategies(self) -> list[str]:
-        """Every strategy, each in the place that its colour, dash and marker go by."""
+        """Every strategy; its index gives colour, dash and marker."""
         return list(dict.fromkeys(sorted(cell["strategy"] for cell in self.summary["cells"])))
 
     @cached_property
@@ -51,15 +51,15 @@ class ReportData:
 
     @cached_property
     def clocks(self) -> list[str]:
-        """Every clock that times go by."""
+        """Every clock in use."""
         return [clock for clock in ("virtual", "wall") if any(cell["clock"] == clock for cell in self.cells.values())]
 
     def problems(self, cell: CellResult) -> list[str]:
-        """Return what is wrong with a run's files, each once."""
+        """Return the problems of a run's files, each once."""
         return list(dict.fromkeys(self.details[cell["name"]].problems)) if cell["name"] in self.details else []
 
     def runs(self, row: StrategyRow) -> Iterator[tuple[CellResult, Details]]:
-        """Yield the runs of a row, with what is known of each."""
+        """Yield the runs of a row, each with its history."""
         for name in row["cells"]:
             if name in self.cells and name in self.details:
                 yield self.cells[name], self.details[name]
@@ -73,49 +73,49 @@ class ReportData:
         }
         varying = [key for key, values in said.items() if len(values) > 1]
         told = len(said["cluster"]) == len({(row["cluster"], row["on"]) for row in self.rows})
-        return [key for key in varying if key != "on" or not told]  # a cluster that tells where it runs is enough
+        return [key for key in varying if key != "on" or not told]  # if the cluster implies it, it is not repeated
 
-    def place(self, row: StrategyRow) -> str:
-        """Say where a row was run, in as many words as tell places apart; none where there is one place."""
+    def conditions(self, row: StrategyRow) -> str:
+        """Return the conditions of a row, as far as they vary in this report."""
         said = {"cluster": row["cluster"], "model": row["model"], "on": row["on"]}
         return ", ".join(said[key] for key in self._varying)
 
     @cached_property
-    def places(self) -> list[str]:
-        """Every place, in the order of the study."""
-        return list(dict.fromkeys(self.place(row) for row in self.rows))
+    def all_conditions(self) -> list[str]:
+        """All conditions, in the order of the study."""
+        return list(dict.fromkeys(self.conditions(row) for row in self.rows))
 
     def facet(self, row: StrategyRow) -> str:
-        """Name the panel of a row: its learners and its place."""
-        return ", ".join(part for part in (words.learners(row["learners"]), self.place(row)) if part)
+        """Return the panel of a row: its learners and conditions."""
+        return ", ".join(part for part in (say.learners(row["learners"]), self.conditions(row)) if part)
 
     @cached_property
     def _alike(self) -> Counter[tuple[str, str]]:
         return Counter((row["strategy"], self.facet(row)) for row in self.rows)
 
     def label(self, row: StrategyRow) -> str:
-        """Name a row within its panel: by its strategy, and by a run of it where that is not enough."""
+        """Return the label of a row in its panel: its strategy, and one of its runs if that is not unique."""
         name = f"{row['strategy']} {OUTSIDE}" if row["regime"] else row["strategy"]
         if self._alike[row["strategy"], self.facet(row)] > 1 and row["cells"]:
             return f"{name} ({row['cells'][0]})"
         return name
 
     def style(self, row: StrategyRow, facet: str | None = None) -> Style:
-        """Return what a row is drawn and filtered by."""
+        """Return the style and filters of a row."""
         return Style(row["strategy"], row["learners"], self.facet(row) if facet is None else facet)
 
     def panels(self, rows: Iterable[StrategyRow] | None = None) -> Iterator[tuple[StrategyRow, str, str, Style]]:
-        """Yield rows with panel, label and style, the one learner to compare with in every panel of its place.
+        """Yield rows with panel, label and style; each panel also has the one learner to compare with.
 
-        Where one learner was only run as that reference, it has no panel of its own.
+        If one learner was only run as this reference, it has no panel of its own.
         """
         rows = list(self.rows if rows is None else rows)
-        alone = {self.place(row): row for row in reversed(rows) if row["learners"] == 1 and self._is_base(row)}
-        single = Counter(self.place(row) for row in rows if row["learners"] == 1)
-        others = {self.place(row) for row in rows if row["learners"] != 1}
+        alone = {self.conditions(row): row for row in reversed(rows) if row["learners"] == 1 and self._is_base(row)}
+        single = Counter(self.conditions(row) for row in rows if row["learners"] == 1)
+        others = {self.conditions(row) for row in rows if row["learners"] != 1}
         seen: set[str] = set()
-        for row in sorted(rows, key=lambda row: (self.places.index(self.place(row)), row["learners"])):
-            place, facet = self.place(row), self.facet(row)
+        for row in sorted(rows, key=lambda row: (self.all_conditions.index(self.conditions(row)), row["learners"])):
+            place, facet = self.conditions(row), self.facet(row)
             if row["learners"] == 1 and single[place] == 1 and place in others:
                 continue
             if facet not in seen and row["learners"] != 1 and place in alone:
@@ -124,5 +124,5 @@ class ReportData:
             yield row, facet, self.label(row), self.style(row)
 
     def _is_base(self, row: StrategyRow) -> bool:
-        single = [r for r in self.rows if r["learners"] == 1 and self.place(r) == self.place(row)]
+        single = [r for r in self.rows if r["learners"] == 1 and self.conditions(r) == self.conditions(row)]
         return row["strategy"] == self.summary["baseline"] or row["strategy"] == "synchronous" or len(single) == 1

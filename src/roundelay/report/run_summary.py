@@ -1,4 +1,4 @@
-"""A summary of runs that are no study: the same shape, without tuning, targets or ranks unless a target is given."""
+"""The summary of separate runs: as of a study, without tuning and ranks, with a target only if one is given."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roundelay.report.number_format import answer_of_runs
+from roundelay.report import number_format as say
 from roundelay.runs.history import Details, straggler
 from roundelay.runs.reader import finite
 from roundelay.runs.target import Target, first_reached
-from roundelay.study.schema import CellResult, StrategyRow, Summary
+from roundelay.study.schema import Answer, CellResult, StrategyRow, Summary
 from roundelay.study.summary import make_groups, make_row, speed_up
 
 __all__ = ["run_names", "summarise_runs"]
@@ -21,7 +21,7 @@ SLOW = "straggler ×"
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, with as much of the path as it takes to tell them apart."""
+    """Return a name for each run: the end of its path, as long as needed to be unique."""
     depth, names = 1, [folder.resolve().name for folder in folders]
     while len(set(names)) < len(names) and depth < 8:
         depth += 1
@@ -30,11 +30,11 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def summarise_runs(runs: dict[str, Details], target: Target | None = None) -> Summary:
-    """Put runs with equal settings together as seeds of one row, and rows under equal conditions as a group."""
+    """Group runs with equal settings as seeds of one row, and rows with equal conditions."""
     cells = [_cell(name, details, target) for name, details in runs.items()]
     rows = _rows(cells, runs, target["score"] if target else "loss")
     groups = make_groups(
-        sorted(rows, key=lambda row: (_place(row), row["learners"], row["time"]["median"] or math.inf))
+        sorted(rows, key=lambda row: (_conditions(row), row["learners"], row["time"]["median"] or math.inf))
     )
     frames = max((cell["frames"] or 0.0 for cell in cells), default=0.0)
     return Summary(
@@ -55,10 +55,7 @@ def summarise_runs(runs: dict[str, Details], target: Target | None = None) -> Su
             for cell in cells
             if cell["status"] != "done"
         ],
-        notes=[
-            "These runs were put side by side as they are: nothing saw to it that they had the same budget, or that "
-            "each strategy was tuned with the same care; 'roundelay compare' does."
-        ],
+        notes=["These runs may differ in budget and tuning; use 'roundelay compare' for equal conditions."],
     )
 
 
@@ -96,7 +93,7 @@ def _cell(name: str, details: Details, target: Target | None) -> CellResult:
         reached_frames=reached["frames"] if reached else None,
         curve=details.points,
         wer=next(iter(details.decoded.values()), None),
-        remark="; ".join(details.problems),
+        problems="; ".join(details.problems),
     )
 
 
@@ -106,7 +103,7 @@ def _status(details: Details) -> tuple[str, str]:
     if details.finished:
         return "done", ""
     if not details.frames:
-        return "failed", "; ".join(details.problems) or "nothing was trained"
+        return "failed", "; ".join(details.problems) or "no training steps"
     return "interrupted", f"no model was saved; the record ends after {details.frames:,.0f} frames"
 
 
@@ -138,11 +135,89 @@ def _rows(cells: list[CellResult], runs: dict[str, Details], score: str) -> list
     return rows
 
 
-def _place(row: StrategyRow) -> tuple[str, ...]:
+def _conditions(row: StrategyRow) -> tuple[str, ...]:
     return row["on"], row["clock"], row["cluster"], row["model"]
 
 
 def _even(row: StrategyRow) -> tuple[str, ...]:
-    """Return the place as if nobody were slow there: one learner is compared with, whoever else is a straggler."""
-    on, clock, cluster, model = _place(row)
+    """Return the conditions without the straggler: all are compared with the same single learner."""
+    on, clock, cluster, model = _conditions(row)
     return on, clock, cluster.partition(f", {SLOW}")[0], model
+
+
+def answer_of_runs(rows: Sequence[StrategyRow], runs: dict[str, Details], target: Target | None) -> Answer:
+    """Return the result of one run, or compare several; they are not ranked, as their conditions may differ."""
+    good = [row for row in rows if row["scores"]]
+    answer = Answer(
+        headline="No run has a score: none was trained to the end.",
+        sentences=[],
+        changes=[],
+        certainty="none",
+        winner=None,
+        runner_up=None,
+        ratio=None,
+    )
+    if len(rows) == 1 and len(runs) == 1 and good:
+        answer["headline"], answer["sentences"] = _one(rows[0], next(iter(runs.values())), target)
+    elif good:
+        answer["headline"], answer["sentences"] = _several(good)
+        answer["changes"] = ["More seeds, an equal budget and a tuned learning rate: use 'roundelay compare'."]
+    lost = sum(row["statuses"].get(status, 0) for row in rows for status in ("failed", "diverged", "interrupted"))
+    if lost:
+        answer["sentences"].append(f"{say.count(lost, 'run')} did not finish: see the table of every run.")
+    return answer
+
+
+def _scored(row: StrategyRow) -> str:
+    said = [("loss", "held-out loss"), ("error", "frame error"), ("frame_error", "frame error")]
+    parts = [
+        f"{title} {say.amount(name, row['scores'][name]['median'])}" for name, title in said if name in row["scores"]
+    ]
+    if row["wer"] is not None:
+        parts.append(f"word error rate {say.number(row['wer']['median'])} %")
+    return ", ".join(parts)
+
+
+def _one(row: StrategyRow, details: Details, target: Target | None) -> tuple[str, list[str]]:
+    frames, seconds = details.frames, row["seconds"]["median"]
+    headline = (
+        f"{row['strategy']} with {say.learners(row['learners'])}: {_scored(row)} after {say.number(frames, 7)} frames "
+        f"in {say.duration(seconds)} of {row['clock']} time."
+    )
+    sentences = []
+    if shares := details.shares():
+        parts = [f"{say.percent(shares.get(kind, 0.0), 2)} {activity}" for kind, activity in
+                 (("compute", "computing"), ("communicate", "communicating"), ("wait", "waiting"))]  # fmt: skip
+        sentences.append(f"Its learners spent {parts[0]}, {parts[1]} and {parts[2]}.")
+    if details.staleness:
+        mean = math.fsum(k * n for k, n in details.staleness.items()) / details.staleness.total()
+        sentences.append(
+            f"Gradients were {say.number(mean, 3)} steps stale on average, {max(details.staleness):g} at most."
+        )
+    if (sent := details.total_bytes) and frames:
+        sentences.append(f"{say.size(sent)} were sent, {say.size(sent / frames)} per frame.")
+    if target is not None:
+        reached = row["time"]["median"]
+        wanted = f"The target, {target['score']} at most {say.amount(target['score'], target['value'])},"
+        sentences.append(f"{wanted} was {f'reached after {say.duration(reached)}' if reached else 'not reached'}.")
+    return headline, sentences
+
+
+def _several(rows: Sequence[StrategyRow]) -> tuple[str, list[str]]:
+    by_loss = [row for row in rows if row["scores"].get("loss") and row["scores"]["loss"]["median"] is not None]
+    best = min(by_loss or rows, key=lambda row: row["scores"]["loss"]["median"] or math.inf if by_loss else 0.0)
+    headline = (
+        f"{best['strategy']} with {say.learners(best['learners'])} ended best: {_scored(best)} "
+        f"after {say.duration(best['seconds']['median'])} of {best['clock']} time."
+    )
+    sentences = []
+    for clock in ("virtual", "wall"):
+        own = [row for row in rows if row["clock"] == clock and row["frames_per_second"]["median"]]
+        if len(own) > 1:
+            fast = max(own, key=lambda row: row["frames_per_second"]["median"] or 0.0)
+            rate = say.number(fast["frames_per_second"]["median"], 3)
+            member = f"{fast['strategy']} with {say.learners(fast['learners'])}"
+            sentences.append(f"By {clock} time, {member} is fastest: {rate} frames per second.")
+    if all(len(row["cells"]) == 1 for row in rows):
+        sentences.append("There is one run of each, so every difference may be chance.")
+    return headline, sentences

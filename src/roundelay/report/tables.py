@@ -1,4 +1,4 @@
-"""Tables of a report: said once, written as HTML and as CSV.  A table with times in it has one clock."""
+"""Tables of a report, written as HTML and as CSV.  A table with times has one clock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from roundelay.report import number_format as words
-from roundelay.report.learning_figures import why_not
+from roundelay.report import number_format as say
+from roundelay.report.learning_figures import failures
 from roundelay.report.report_data import OUTSIDE, ReportData
 from roundelay.study.schema import CellResult, Spread, StrategyRow
 
@@ -19,19 +19,19 @@ __all__ = ["Item", "Line", "Table", "results", "runs", "to_csv", "to_html", "tri
 
 @dataclass(frozen=True)
 class Item:
-    """What stands in a table's cell, and the number it is sorted and exported by, if it is one."""
+    """The text of a table's cell, and its number for sorting and export, if it has one."""
 
     text: str
     value: float | None = None
     tone: str = ""
-    """``good``, ``bad`` or ``quiet``, which the text says as well."""
+    """``good``, ``bad`` or ``quiet``; the text says the same."""
     more: str = ""
-    """What stands below it in small print, such as a range."""
+    """Small text below, such as a range."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row, with what it is filtered by."""
+    """A row, with the values of its filters."""
 
     items: list[Item]
     strategy: str = ""
@@ -51,7 +51,7 @@ class Table:
 
 
 def to_csv(table: Table) -> str:
-    """Write numbers where there are, else the text."""
+    """Write numbers if cells have them, else the text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
@@ -61,12 +61,12 @@ def to_csv(table: Table) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Keep a spreadsheet from taking a text that begins like a formula for one."""
+    """Mark a text that begins like a formula, so that a spreadsheet does not run it."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def to_html(table: Table) -> str:
-    """Write the table; nothing in it is taken for markup."""
+    """Write the table with all text escaped."""
     head = "".join(
         f"<th scope=col{' class=num' if i in table.numeric else ''}><button type=button>{escape(name)}</button></th>"
         for i, name in enumerate(table.columns)
@@ -96,45 +96,45 @@ def _tr(table: Table, line: Line) -> str:
 def _of(spread: Spread | None, name: str = "", *, unit: str = "") -> Item:
     if spread is None:
         return Item("–")
-    text, _, ends = words.range_of(spread, name, unit=unit).partition(" [")
+    text, _, ends = say.range_of(spread, name, unit=unit).partition(" [")
     return Item(text, spread["median"], more=ends.rstrip("]").replace(", ", " to "))
 
 
-def _share(board: ReportData, row: StrategyRow, kind: str) -> Item:
-    known = [own.get(kind, 0.0) for _, details in board.runs(row) if (own := details.shares())]
+def _share(data: ReportData, row: StrategyRow, kind: str) -> Item:
+    known = [own.get(kind, 0.0) for _, details in data.runs(row) if (own := details.shares())]
     share = sum(known) / len(known) if known else None
-    return Item(words.percent(share, 2), share)
+    return Item(say.percent(share, 2), share)
 
 
-def _bytes(board: ReportData, row: StrategyRow) -> Item:
-    known = [details.total_bytes / details.frames for _, details in board.runs(row)
+def _bytes(data: ReportData, row: StrategyRow) -> Item:
+    known = [details.total_bytes / details.frames for _, details in data.runs(row)
              if details.total_bytes and details.frames]  # fmt: skip
     each = sum(known) / len(known) if known else None
-    return Item(words.size(each), each)
+    return Item(say.size(each), each)
 
 
 def _state(row: StrategyRow) -> Item:
     if row["regime"]:
-        return Item("outside the regime", tone="quiet", more=row["regime"])
-    wrong = why_not(row)
+        return Item("too few blocks: not ranked", tone="quiet", more=row["regime"])
+    wrong = failures(row)
     return Item(wrong, tone="bad") if wrong else Item("done", tone="quiet")
 
 
-def results(board: ReportData) -> Iterator[Table]:
-    """Make the table of results, one for each clock."""
-    for clock in board.clocks:
-        rows = [row for row in board.rows if row["clock"] == clock]
+def results(data: ReportData) -> Iterator[Table]:
+    """Make the table of results, one per clock."""
+    for clock in data.clocks:
+        rows = [row for row in data.rows if row["clock"] == clock]
         if not rows:
             continue
-        rows.sort(key=lambda row: (board.places.index(board.place(row)), -row["learners"], row["rank"] or math.inf,
-                                   row["strategy"]))  # fmt: skip
-        columns = _columns(board, rows, clock)
+        rows.sort(key=lambda row: (data.all_conditions.index(data.conditions(row)), -row["learners"],
+                                   row["rank"] or math.inf, row["strategy"]))  # fmt: skip
+        columns = _columns(data, rows, clock)
         yield Table(
             f"results-{clock}",
             f"Results in {clock} time",
             f"Medians over seeds with their range; all times are {clock} time."
             + (
-                f" {OUTSIDE} outside the regime of its paper: shown, not ranked."
+                f" {OUTSIDE} too few blocks for the regime of its paper: shown, not ranked."
                 if any(r["regime"] for r in rows)
                 else ""
             ),
@@ -147,15 +147,15 @@ def results(board: ReportData) -> Iterator[Table]:
 Column = tuple[str, Callable[[StrategyRow], Item]]
 
 
-def _columns(board: ReportData, rows: list[StrategyRow], clock: str) -> list[Column]:
+def _columns(data: ReportData, rows: list[StrategyRow], clock: str) -> list[Column]:
     columns: list[Column] = [
-        ("strategy", lambda row: Item(board.label(row))),
+        ("strategy", lambda row: Item(data.label(row))),
         ("learners", lambda row: Item(str(row["learners"]), float(row["learners"]))),
     ]
-    if any(why_not(row) or row["regime"] for row in rows):
+    if any(failures(row) or row["regime"] for row in rows):
         columns.append(("state", _state))
-    if any(board.place(row) for row in rows):
-        columns.append(("where", lambda row: Item(board.place(row))))
+    if any(data.conditions(row) for row in rows):
+        columns.append(("where", lambda row: Item(data.conditions(row))))
     if any(row["rank"] is not None for row in rows):
         columns.append(("rank", lambda row: Item(str(row["rank"] or "–"), row["rank"])))
     if any(row["wer"] for row in rows):
@@ -163,19 +163,19 @@ def _columns(board: ReportData, rows: list[StrategyRow], clock: str) -> list[Col
     for name, heading in (("error", "frame error"), ("frame_error", "frame error"), ("loss", "held-out loss")):
         if any(name in row["scores"] for row in rows):
             columns.append((heading, lambda row, name=name: _of(row["scores"].get(name), name)))  # type: ignore[misc]
-    if board.target is not None:
+    if data.target is not None:
         columns += [
             (f"time to target, {clock}", _to_target),
-            ("speed-up to target", lambda row: Item(words.number(row["speedup"], 3), row["speedup"])),
+            ("speed-up to target", lambda row: Item(say.number(row["speedup"], 3), row["speedup"])),
         ]
     columns += [
         (f"time, {clock}", lambda row: _of(row["seconds"], unit="seconds")),
-        ("frames a second", lambda row: Item(words.number(row["frames_per_second"]["median"], 3),
+        ("frames per second", lambda row: Item(say.number(row["frames_per_second"]["median"], 3),
                                              row["frames_per_second"]["median"])),
-        ("speed-up", lambda row: Item(words.number(row["throughput_speedup"], 3), row["throughput_speedup"])),
-        ("efficiency", lambda row: Item(words.percent(row["throughput_efficiency"], 3), row["throughput_efficiency"])),
-        ("waiting", lambda row: _share(board, row, "wait")),
-        ("sent a frame", lambda row: _bytes(board, row)),
+        ("speed-up", lambda row: Item(say.number(row["throughput_speedup"], 3), row["throughput_speedup"])),
+        ("efficiency", lambda row: Item(say.percent(row["throughput_efficiency"], 3), row["throughput_efficiency"])),
+        ("waiting", lambda row: _share(data, row, "wait")),
+        ("bytes per frame", lambda row: _bytes(data, row)),
         ("seeds", lambda row: Item(str(len(row["cells"])), float(len(row["cells"])))),
     ]  # fmt: skip
     return columns
@@ -188,36 +188,36 @@ def _to_target(row: StrategyRow) -> Item:
     return _of(row["time"], unit="seconds")
 
 
-def runs(board: ReportData) -> Iterator[Table]:
-    """Make the table of every run, trials and failures among them, one for each clock."""
-    for clock in board.clocks:
-        cells = [cell for cell in board.summary["cells"] if cell["clock"] == clock]
+def runs(data: ReportData) -> Iterator[Table]:
+    """Make the table of every run, with trials and failures, one per clock."""
+    for clock in data.clocks:
+        cells = [cell for cell in data.summary["cells"] if cell["clock"] == clock]
         names = sorted({name for cell in cells for name in cell["scores"]})
         yield Table(
             f"runs-{clock}",
             f"Every run in {clock} time",
-            "Nothing is left out: trials of learning rates, runs that diverged or were cut short, records with holes.",
-            ["run", "strategy", "learners", "seed", "rate", *names, f"time, {clock}", "state", "remarks"],
-            [_run(cell, names, board.problems(cell)) for cell in cells],
+            "All runs: also trials of learning rates, diverged and interrupted runs, and incomplete records.",
+            ["run", "strategy", "learners", "seed", "rate", *names, f"time, {clock}", "state", "notes"],
+            [_run(cell, names, data.problems(cell)) for cell in cells],
             frozenset({2, 3, 4, *range(5, 6 + len(names))}),
         )
 
 
 def _run(cell: CellResult, names: list[str], problems: list[str]) -> Line:
     state = cell["status"] + (" (trial)" if cell["trial"] else "")
-    remarks = "; ".join(text for text in (cell["error"], *problems, cell["regime"]) if text)
-    scores = [Item(words.amount(name, cell["scores"].get(name)), cell["scores"].get(name)) for name in names]
+    notes = "; ".join(text for text in (cell["error"], *problems, cell["regime"]) if text)
+    scores = [Item(say.amount(name, cell["scores"].get(name)), cell["scores"].get(name)) for name in names]
     return Line(
         [
             Item(cell["name"]),
             Item(cell["strategy"]),
             Item(str(cell["learners"]), float(cell["learners"])),
             Item(str(cell["seed"]), float(cell["seed"])),
-            Item(words.number(cell["rate"]), cell["rate"]),
+            Item(say.number(cell["rate"]), cell["rate"]),
             *scores,
-            Item(words.duration(cell["seconds"]), cell["seconds"]),
+            Item(say.duration(cell["seconds"]), cell["seconds"]),
             Item(state, tone="quiet" if cell["status"] == "done" else "bad"),
-            Item(remarks),
+            Item(notes),
         ],
         cell["strategy"],
         cell["learners"],
@@ -228,24 +228,24 @@ def _scoreless(status: str) -> str:
     return status if status != "done" else "no score"
 
 
-def trials(board: ReportData) -> Iterator[Table]:
-    """Make the table of what was tried before the runs that count."""
-    found = board.summary["trials"]
+def trials(data: ReportData) -> Iterator[Table]:
+    """Make the table of trials for the learning rate."""
+    found = data.summary["trials"]
     if not found:
         return
-    score = board.target["score"] if board.target else "score"
+    score = data.target["score"] if data.target else "score"
     lines = []
     for trial in found:
         tried = "; ".join(
-            f"{words.number(rate)}: {words.amount(score, value) if value is not None else _scoreless(status)}"
+            f"{say.number(rate)}: {say.amount(score, value) if value is not None else _scoreless(status)}"
             for rate, value, status in zip(trial["rates"], trial["scores"], trial["statuses"], strict=True)
         )
-        edge = "at the edge of the grid: a wider one might do better" if trial["at_edge"] else ""
+        edge = "at the edge of the grid: try a wider one" if trial["at_edge"] else ""
         items = [
             Item(trial["strategy"]), Item(str(trial["learners"]), float(trial["learners"])), Item(trial["cluster"]),
-            Item(trial["model"]), Item(tried), Item(words.number(trial["chosen"]), trial["chosen"]), Item(edge),
+            Item(trial["model"]), Item(tried), Item(say.number(trial["chosen"]), trial["chosen"]), Item(edge),
         ]  # fmt: skip
         lines.append(Line(items, trial["strategy"], trial["learners"]))
-    columns = ["strategy", "learners", "cluster", "model", f"rate: {score}", "chosen", "remarks"]
+    columns = ["strategy", "learners", "cluster", "model", f"rate: {score}", "chosen", "notes"]
     caption = "Every strategy had the same number of trials; the learning rate was chosen on dev."
     yield Table("trials", "Tuning", caption, columns, lines, frozenset({1, 5}))

@@ -1,4 +1,4 @@
-"""Figures of what went on inside: who spent time on what, staleness, how far learners are apart, timelines."""
+"""Figures of time by kind, staleness, consensus distance, and timelines."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from roundelay.study.schema import CellResult
 __all__ = ["apart", "shares", "shown_runs", "timelines"]
 
 SPANS = 90_000
-"""How many spans a page carries in all, about a megabyte of them."""
+"""Spans on one page, about a megabyte."""
 MOST_LEARNERS = 128
-"""How many learners of a run are shown one by one."""
+"""Learners of a run that are shown one by one."""
 MOST_SHOWN = 64
-"""How many runs have a timeline and bars of their own."""
+"""Runs with a timeline and bars."""
 TICKS = 1_000_000
-_PLACE: dict[str, int] = {kind: place for place, kind in enumerate(KINDS)}
+_KIND_INDEX: dict[str, int] = {kind: index for index, kind in enumerate(KINDS)}
 
 
-def shares(board: ReportData) -> Iterator[Figure]:
+def shares(data: ReportData) -> Iterator[Figure]:
     """Make the figures of shares of time: the mean of each row's learners, then learner by learner."""
     bars = []
-    for row, _, label, style in board.panels():
+    for row, _, label, style in data.panels():
         parts: Counter[str] = Counter()
-        runs = [own for _, details in board.runs(row) if (own := details.shares())]
+        runs = [own for _, details in data.runs(row) if (own := details.shares())]
         for own in runs:
             parts.update({kind: significant(100 * share / len(runs)) for kind, share in own.items()})
         if parts and style.learners:
             bars.append(Bar(style, label, {kind: parts[kind] for kind in KINDS if parts[kind]}))
     axis = Axis("share of time", "%", zero=True)
     yield Figure(
-        "shares", "What learners spent their time on",
-        "Mean of all learners. Serving, the thin bar, goes on beside computing and is not part of the whole.",
+        "shares", "Time by kind",
+        "Mean of all learners. Serving, the thin bar, happens beside computing and is not part of the total.",
         "stack", axis, Axis("strategy"), bars=bars,
     )  # fmt: skip
-    own_bars = [bar for cell, details in shown_runs(board) for bar in _learner_bars(cell, details)]
+    own_bars = [bar for cell, details in shown_runs(data) for bar in _learner_bars(cell, details)]
     yield Figure(
-        "shares-learner", "What each learner spent its time on",
-        "Of the run that is chosen above: a slow learner computes while the others wait for it, if they have to. "
+        "shares-learner", "Time by kind, for each learner",
+        "Of the run chosen above. Where learners must wait for a slow one, it computes while the others wait. "
         f"At most {MOST_LEARNERS} are shown.",
         "stack", axis, Axis("learner"), bars=own_bars,
     )  # fmt: skip
@@ -62,15 +62,15 @@ def _learner_bars(cell: CellResult, details: Details) -> Iterator[Bar]:
             yield Bar(Style(cell["strategy"], cell["learners"]), member, parts, cell["name"])
 
 
-def shown_runs(board: ReportData) -> list[tuple[CellResult, Details]]:
-    """Return the runs that are shown learner by learner: the first seed of each row, trials not."""
-    firsts = [next(board.runs(row), None) for row in board.rows]
+def shown_runs(data: ReportData) -> list[tuple[CellResult, Details]]:
+    """Return the runs that are shown learner by learner: the first seed of each row, without trials."""
+    firsts = [next(data.runs(row), None) for row in data.rows]
     return [run for run in firsts if run is not None and run[1].spans][:MOST_SHOWN]
 
 
-def timelines(board: ReportData) -> list[dict[str, Any]]:
-    """Return the timeline of each shown run, as the page draws it."""
-    shown = shown_runs(board)
+def timelines(data: ReportData) -> list[dict[str, Any]]:
+    """Return the timeline of each shown run for the page."""
+    shown = shown_runs(data)
     most = SPANS // max(len(shown), 1)
     return [_timeline(cell, details, most) for cell, details in shown]
 
@@ -93,7 +93,7 @@ def _timeline(cell: CellResult, details: Details, most: int) -> dict[str, Any]:
             {"member": member, "spans": _pack(spans, window.begin, tick)} for member, spans in window.spans.items()
         ],
         "events": [
-            {"time": event["time"], "what": event["event"], "member": str(event.get("member", ""))}
+            {"time": event["time"], "event": event["event"], "member": str(event.get("member", ""))}
             for event in details.events
             if event.get("event") != "fallback"
         ],
@@ -101,49 +101,50 @@ def _timeline(cell: CellResult, details: Details, most: int) -> dict[str, Any]:
 
 
 def _pack(spans: list[Span], begin: float, tick: float) -> list[int]:
-    """Write spans as small numbers: ticks since the one before began, ticks it took, kind."""
+    """Write spans as small numbers: ticks since the previous start, ticks of duration, kind."""
     packed: list[int] = []
     before = 0
     for span in sorted(spans, key=lambda span: span.begin):
         at = round((span.begin - begin) / tick)
-        packed += [at - before, max(1, round(span.seconds / tick)), _PLACE[span.kind]]
+        packed += [at - before, max(1, round(span.seconds / tick)), _KIND_INDEX[span.kind]]
         before = at
     return packed
 
 
-def apart(board: ReportData) -> Iterator[Figure]:
-    """Make the figures of staleness and of the distance between learners and their consensus."""
+def apart(data: ReportData) -> Iterator[Figure]:
+    """Make the figures of staleness and of the consensus distance."""
     stale, far = [], []
-    for row, _, label, style in board.panels():
+    for row, _, label, style in data.panels():
         if not style.learners:
             continue
         staleness: Counter[float] = Counter()
         distances: Counter[float] = Counter()
-        for _, details in board.runs(row):
+        for _, details in data.runs(row):
             staleness.update(details.staleness)
             distances.update(details.distances)
         stale.append(Series(style, label, _shares(histogram(staleness))))
         far.append(Series(style, label, _shares(log_histogram(distances))))
     yield Figure(
         "staleness", "Staleness of gradients",
-        "Updates or averagings between the weights that a gradient was taken at and its step; "
-        "strategies that are never stale are not shown.",
+        "Updates or averagings between the snapshot of a gradient and its step; strategies without staleness are not "
+        "shown.",
         "ridges", Axis("staleness", zero=True), Axis("share of steps", "%"), [s for s in stale if s.points],
     )  # fmt: skip
     lines = [
-        Series(style, label, [p for p in curve(board, row, "distance", "frames") if p[1] > 0])
-        for row, _, label, style in board.panels()
+        Series(style, label, [p for p in curve(data, row, "distance", "frames") if p[1] > 0])
+        for row, _, label, style in data.panels()
         if style.learners
     ]
     yield Figure(
-        "distance-frames", "Distance from the consensus",
-        "How far the furthest learner's weights are from the consensus at each evaluation, as the norm of the "
-        "difference; strategies whose learners never differ are not shown.",
-        "lines", Axis("frames trained by all learners"), Axis("distance", scale="log"), [s for s in lines if s.points],
+        "distance-frames", "Consensus distance",
+        "The largest distance of a learner's weights from the consensus at each evaluation, as the norm of the "
+        "difference; strategies with equal learners are not shown.",
+        "lines", Axis("frames trained by all learners"), Axis("consensus distance", scale="log"),
+        [s for s in lines if s.points],
     )  # fmt: skip
     yield Figure(
-        "distance", "Distribution of the distance from the consensus", "Over all evaluations and seeds.",
-        "ridges", Axis("distance", scale="log"), Axis("share", "%"), [s for s in far if s.points],
+        "distance", "Distribution of the consensus distance", "Over all evaluations and seeds.",
+        "ridges", Axis("consensus distance", scale="log"), Axis("share", "%"), [s for s in far if s.points],
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The short answer in words: which strategy, by how much, with what certainty, and what would change it."""
+"""The short answer in sentences: the fastest strategy, by how much, how certain, and what can change it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from roundelay.study.statistics import FEWEST, better, chance, compare_times, sp
 
 __all__ = ["answer_group", "answer_study", "say_score"]
 
-ABOUT_EQUAL = 1.03  # times; less is below what a choice of seeds does
-LEVELS = 40  # targets that are tried to see where another strategy would be first
+ABOUT_EQUAL = 1.03  # times; a smaller difference is within the effect of seeds
+LEVELS = 40  # targets that are tried to find one with another winner
 
 
 def say_score(name: str, value: float) -> str:
-    """Write a score as people do: an error in percent."""
+    """Write a score, an error in percent."""
     return f"{100 * value:.1f} %" if name == "error" else f"{value:.3g}"
 
 
@@ -31,7 +31,7 @@ def answer_group(
     """Answer for one set of conditions."""
     ranked = [row for row in group["rows"] if row["rank"] is not None]
     if not ranked:
-        return _nobody(group, target)
+        return _without_winner(group, target)
     first, second = ranked[0], ranked[1] if len(ranked) > 1 else None
     ratio = _ratio(first, second)
     sentences = _certainty(first, second) + _behind(ranked) + _left_out(group, target)
@@ -54,10 +54,10 @@ def answer_group(
 
 
 def answer_study(groups: Sequence[RowGroup], target: Target, *, missing: int, budget: float) -> Answer:
-    """Answer for the whole study: the group with the most learners, and a sentence for each other kind of group."""
+    """Answer for the whole study: the group with the most learners, and one sentence per other kind of group."""
     if not groups:
         return {
-            "headline": "Nothing has been computed yet.", "sentences": [], "changes": [], "certainty": "none",
+            "headline": "No cell has been computed yet.", "sentences": [], "changes": [], "certainty": "none",
             "winner": None, "runner_up": None, "ratio": None,
         }  # fmt: skip
     most = max(groups, key=lambda group: (group["key"]["on"] == "simulator", group["key"]["learners"]))
@@ -72,10 +72,10 @@ def answer_study(groups: Sequence[RowGroup], target: Target, *, missing: int, bu
     whole["sentences"] = [*whole["sentences"], *others]
     if missing:
         whole["sentences"] = [
-            f"{missing} {'cell has' if missing == 1 else 'cells have'} not been computed yet: all of this may change.",
+            f"{missing} {'cell has' if missing == 1 else 'cells have'} not been computed yet: this answer may change.",
             *whole["sentences"],
         ]
-    whole["changes"] = [*whole["changes"], f"A budget other than {budget:,.0f} frames may rank them otherwise."]
+    whole["changes"] = [*whole["changes"], f"A budget other than {budget:,.0f} frames may change the ranking."]
     return whole
 
 
@@ -95,7 +95,7 @@ def _conditions(group: RowGroup) -> str:
 
 
 def _first_word(text: str) -> str:
-    """Begin a sentence; names in it keep their letters."""
+    """Capitalise the first letter only; names keep their letters."""
     return text[:1].upper() + text[1:]
 
 
@@ -126,38 +126,38 @@ def _headline(group: RowGroup, target: Target, first: StrategyRow, second: Strat
     return said + "."
 
 
-def _nobody(group: RowGroup, target: Target) -> Answer:
+def _without_winner(group: RowGroup, target: Target) -> Answer:
     best = min(group["rows"], key=lambda row: _number(row["score"]["median"]))
-    said = f"{_first_word(_conditions(group))}: no strategy that counts reached {_goal(target)} in most of its seeds"
+    said = f"{_first_word(_conditions(group))}: no ranked strategy reached {_goal(target)} in most of its seeds"
     score = best["score"]["median"]
     near = f"; the nearest is {best['strategy']} with {say_score(target['score'], score)}" if score is not None else ""
     return {
         "headline": f"{said}{near}.", "sentences": _left_out(group, target),
-        "changes": ["A longer budget or a target that is easier to reach would give an answer."],
+        "changes": ["Use a longer budget or an easier target to get an answer."],
         "certainty": "none", "winner": None, "runner_up": None, "ratio": None,
     }  # fmt: skip
 
 
 def _certainty(first: StrategyRow, second: StrategyRow | None) -> list[str]:
     if second is None:
-        return ["No other strategy that counts reached the target, so there is no runner-up."]
+        return ["No other ranked strategy reached the target, so there is no runner-up."]
     seeds = len(first["seeds"])
     sure = compare_times(first["time"], second["time"])
     wins = sum(better(a, b) for a, b in zip(first["time"]["values"], second["time"]["values"], strict=False))
     luck = chance(first["time"]["values"], second["time"]["values"])
-    odds = f"; two equal ones would come out so far apart with probability {luck:.2g}" if luck and seeds > 1 else ""
+    odds = f"; for two equal strategies the probability of this result is {luck:.2g}" if luck and seeds > 1 else ""
     if sure == "clear":
-        return [f"That is clear: over {seeds} seeds the ranges of the two do not touch{odds}."]
+        return [f"That is clear: over {seeds} seeds the ranges of the two do not overlap{odds}."]
     if sure == "likely":
-        but = "the ranges of the two touch" if seeds >= FEWEST else f"there are only {seeds} seeds"
+        but = "the ranges of the two overlap" if seeds >= FEWEST else f"there are only {seeds} seeds"
         return [f"That is likely: it is faster in {wins} of {seeds} seeds, though {but}{odds}."]
     if seeds < 2:
-        return ["With a single seed one cannot say how much of that is luck."]
+        return ["With a single seed this may be chance."]
     return [f"Which of the two is faster is open: {first['strategy']} is in {wins} of {seeds} seeds{odds}."]
 
 
 def _behind(ranked: Sequence[StrategyRow]) -> list[str]:
-    """Say how much longer those take that come after the first two."""
+    """Return how much longer the strategies after the first two take."""
     ratios = [(row["strategy"], _ratio(ranked[0], row)) for row in ranked[2:]]
     said = [f"{name} {ratio:.3g}" for name, ratio in ratios if ratio is not None]
     return [f"The others take: {', '.join(said)} times as long as {ranked[0]['strategy']}."] if said else []
@@ -167,7 +167,7 @@ def _left_out(group: RowGroup, target: Target) -> list[str]:
     sentences = []
     outside = [row["strategy"] for row in group["rows"] if row["regime"]]
     if outside:
-        sentences.append(f"Outside the regime of its paper, hence not ranked: {', '.join(outside)}.")
+        sentences.append(f"Too few blocks for the regime of the paper, not ranked: {', '.join(outside)}.")
     missed = [row for row in group["rows"] if not row["regime"] and row["rank"] is None]
     if missed:
         said = [f"{row['strategy']} ({row['hits']} of {len(row['seeds'])} seeds)" for row in missed]
@@ -182,7 +182,7 @@ def _left_out(group: RowGroup, target: Target) -> list[str]:
 
 
 def _other_conditions(group: RowGroup, groups: Sequence[RowGroup], first: StrategyRow) -> list[str]:
-    """Name the conditions under which another strategy is first."""
+    """Return the conditions under which another strategy is first."""
     changes = []
     for other in groups:
         winner = next((row for row in other["rows"] if row["rank"] == 1), None)
@@ -195,7 +195,7 @@ def _other_conditions(group: RowGroup, groups: Sequence[RowGroup], first: Strate
 
 
 def _other_targets(group: RowGroup, target: Target, cells: Sequence[CellResult], first: StrategyRow) -> list[str]:
-    """Name the nearest target on each side at which another strategy would be first."""
+    """Return the nearest harder and easier target with which another strategy is first."""
     name = target["score"]
     curves = {
         row["strategy"]: [cell for cell in cells if cell["name"] in set(row["cells"]) and cell["status"] == "done"]
@@ -213,7 +213,7 @@ def _other_targets(group: RowGroup, target: Target, cells: Sequence[CellResult],
             winner = _winner_at(curves, name, value)
             if (side == "a harder") != (value < target["value"]) or winner is None or winner == first["strategy"]:
                 continue
-            changes.append(f"With {side} target, {name} {say_score(name, value)}, {winner} would be first.")
+            changes.append(f"With {side} target, {name} {say_score(name, value)}, {winner} is first.")
             break
     return changes
 
@@ -233,7 +233,7 @@ def _reached(cell: CellResult, name: str, value: float) -> float | None:
 
 
 def _other_measures(group: RowGroup, target: Target, first: StrategyRow) -> list[str]:
-    """Name who would be first if something other than time counted."""
+    """Return the first strategy by other measures than time."""
     name, changes = target["score"], []
     inside = [row for row in group["rows"] if not row["regime"]]
     best = min(inside, key=lambda row: _number(row["score"]["median"]))
@@ -247,24 +247,24 @@ def _other_measures(group: RowGroup, target: Target, first: StrategyRow) -> list
     few, ours = least["frames"]["median"], first["frames"]["median"]
     if least is not first and few is not None and ours is not None and few < ours:
         changes.append(
-            f"If communication and waiting cost nothing, {least['strategy']} would be first: it needs "
+            f"If communication and waiting cost nothing, {least['strategy']} is first: it needs "
             f"{few:,.0f} frames, {first['strategy']} {ours:,.0f}."
         )
-    lowest = min(inside, key=_words)
-    if _words(lowest) < _words(first) < math.inf:
-        said = f"{_words(lowest):.1f} % against {_words(first):.1f} %"
+    lowest = min(inside, key=_wer)
+    if _wer(lowest) < _wer(first) < math.inf:
+        said = f"{_wer(lowest):.1f} % against {_wer(first):.1f} %"
         changes.append(f"By word error rate {lowest['strategy']} is first ({said}).")
     return changes
 
 
-def _words(row: StrategyRow) -> float:
+def _wer(row: StrategyRow) -> float:
     return math.inf if row["wer"] is None else _number(row["wer"]["median"])
 
 
 def _short_periods(group: RowGroup) -> list[str]:
     return [
-        f"{row['strategy']} communicated every {_steps(row['period'])} for enough blocks to fit, where every "
-        f"{_steps(row['usual_period'])} is usual: a longer budget would let it save communication."
+        f"{row['strategy']} communicated every {_steps(row['period'])} to have enough blocks; usual is every "
+        f"{_steps(row['usual_period'])}: with a longer budget it communicates less."
         for row in group["rows"]
         if row["period"] and row["usual_period"] and not row["regime"] and row["period"] < row["usual_period"]
     ]
@@ -285,7 +285,7 @@ def _edges(group: RowGroup, trials: Sequence[Trials]) -> list[str]:
     ]
     if not at_edge:
         return []
-    return [f"The best rate was the first or last that was tried for {', '.join(at_edge)}: more trials may help them."]
+    return [f"The best rate is at the edge of the grid for {', '.join(at_edge)}: more trials may help."]
 
 
 def _number(value: float | None) -> float:

@@ -1,4 +1,4 @@
-"""The cells of a study as its folder has them, whatever state they are in."""
+"""Read the cells of a study from its folder, in any state."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STATUSES = ("done", "failed", "diverged", "interrupted")
 
 
 def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: Details) -> CellResult:
-    """Say what came of a planned cell that was begun; one without a whole ``cell.json`` was interrupted."""
+    """Return the result of a started cell; a cell without a complete ``cell.json`` was interrupted."""
     outcome = read_object(folder / "runs" / planned["name"] / "cell.json")
-    outcome = outcome or {"status": "interrupted", "error": "stopped while it was computed"}
+    outcome = outcome or {"status": "interrupted", "error": "stopped during training"}
     status = outcome.get("status")
     done = status == "done"
     seconds, frames = _seconds(outcome, details) if done else None, details.frames or float(planned["frames"])
@@ -50,18 +50,18 @@ def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: De
         "reached_frames": reached["frames"] if reached is not None else None,
         "curve": details.points,
         "wer": outcome.get("wer") if isinstance(outcome.get("wer"), dict) else None,
-        "remark": "; ".join(details.problems),
+        "problems": "; ".join(details.problems),
     }
 
 
 def _seconds(outcome: dict[str, Any], details: Details) -> float | None:
-    """Return how long training took, without the time that learners met for to evaluate."""
+    """Return the seconds of training, without evaluations."""
     whole = finite(outcome.get("seconds"))
     return max(0.0, whole - details.evaluating) if whole is not None else None
 
 
 def _numbers(scores: Any) -> dict[str, float]:
-    """Keep what is finite: JSON has no other numbers."""
+    """Keep finite numbers: JSON has no others."""
     if not isinstance(scores, dict):
         return {}
     return {name: number for name, value in scores.items() if (number := finite(value)) is not None}

@@ -1,4 +1,4 @@
-"""From a study to its cells: every run with all its settings, named, before anything is computed."""
+"""Expand a study into cells: every run with its name and all settings, before any is computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roundelay.tasks import TASKS
 
 __all__ = ["Matrix", "PlannedCell", "describe", "expand"]
 
-SPANS = 300  # of each learner are enough for a timeline; a study has many runs
+SPANS = 300  # of each learner: enough for a timeline, as a study has many runs
 HERE = "this machine"
 
 
@@ -38,15 +38,15 @@ class PlannedCell:
     minibatches: int
     frames: int
     rate: float | None = None
-    """``None`` until it is chosen among the trials of the same ``base``."""
+    """``None`` until it is chosen by the trials of the same ``base``."""
     trial: bool = False
     fitted: Fitted = field(default_factory=Fitted)
     power: float = 0.0
-    """Of the number of learners, by which a rate for one learner is multiplied."""
+    """The power of the number of learners by which the rate of one learner is multiplied."""
 
     @property
     def base(self) -> str:
-        """What is equal for all seeds and trials."""
+        """The common name of all seeds and trials."""
         words = [self.strategy, str(self.learners), self.model, self.cluster if self.on == "simulator" else self.on]
         return "-".join(word.replace(" ", "-").replace("/", "-") for word in words if word)
 
@@ -62,33 +62,33 @@ class PlannedCell:
         return dataclasses.replace(self, rate=rate, settings=settings)
 
     def digest(self) -> str:
-        """Tell settings apart; data may move elsewhere."""
+        """Return a digest of the settings, without the path of the data."""
         settings = self.settings | {"task": {k: v for k, v in self.settings["task"].items() if k != "data"}}
         return hashlib.sha256(json.dumps([self.on, settings], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass
 class Matrix:
-    """All cells of a study; those that count wait for the trials of their `Cell.base`."""
+    """All cells of a study; runs wait for the trials of the same `PlannedCell.base`."""
 
     trials: list[PlannedCell]
     cells: list[PlannedCell]
     baseline: str
-    """How the study labels the strategy of the baseline."""
+    """The label of the baseline's strategy."""
 
     @property
     def frames(self) -> int:
-        """The budget of each run that counts."""
+        """The budget of each run, trials excepted."""
         return self.cells[0].frames
 
 
 def expand(study: Study) -> Matrix:
-    """Make every cell, and see that its settings hold and its budget is everyone's."""
+    """Make every cell, and check its settings and that all budgets are equal."""
     maker, cells = _Maker(study), dict[str, PlannedCell]()
     for cell in _cells(study, maker):  # parts may overlap, and the baseline may be one of the strategies
         if cells.setdefault(cell.name, cell).digest() != cell.digest():
             raise SettingsError(
-                f"two different runs would be {cell.name}: give one of the strategies a label of its own"
+                f"two different runs have the name {cell.name}: give one of the strategies another label"
             )
     _check_frames(list(cells.values()))
     firsts = {cell.base: cell for cell in reversed(cells.values())}
@@ -97,7 +97,7 @@ def expand(study: Study) -> Matrix:
 
 
 def describe(cell: PlannedCell) -> dict[str, Any]:
-    """Say which cell it is, as ``cell.json`` and ``study.json`` have it."""
+    """Return the description of a cell for ``cell.json`` and ``study.json``."""
     names = ("name", "strategy", "learners", "model", "cluster", "on", "seed", "rate", "trial", "frames")
     return {name: getattr(cell, name) for name in names} | {
         "clock": "virtual" if cell.on == "simulator" else "wall",
@@ -129,14 +129,14 @@ def _of_group(part: Part, maker: _Maker, entry: Table, learners: int) -> Iterato
 
 
 class _Maker:
-    """Makes cells of a study, and remembers how long an epoch is."""
+    """Makes the cells of a study, and caches the length of an epoch."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
         self._epochs: dict[str, tuple[int, int]] = {}
 
     def cell(self, entry: Table, learners: int, model: str, cluster: str, *, on: str, seed: int) -> PlannedCell:
-        """Make one; its rate is the experiment's, scaled, unless there are trials to choose it."""
+        """Make one cell; its rate is that of the experiment, scaled, unless trials choose it."""
         study, entry = self.study, dict(entry)
         label, power = entry.pop("label", entry["name"]), entry.pop("scale", None)
         assert isinstance(study.experiment, dict)
@@ -164,7 +164,7 @@ class _Maker:
         return dataclasses.replace(tuned, rate=None) if study.tuning.rates else tuned
 
     def trial(self, cell: PlannedCell, rate: float) -> PlannedCell:
-        """Make the trial of a cell at ``rate`` for one learner."""
+        """Make the trial of a cell; ``rate`` is for one learner."""
         tuning, settings = self.study.tuning, copy.deepcopy(cell.settings)
         minibatches = _whole_rounds(tuning.budget_fraction * cell.minibatches, cell.learners)
         _set_minibatches(settings, minibatches)
@@ -177,11 +177,11 @@ class _Maker:
         return trial.at(scaled(rate, cell.learners, cell.power))
 
     def _measure(self, table: Table, *, common: bool) -> tuple[int, int]:
-        """Return the minibatches and the frames of the whole run."""
+        """Return the minibatches and the frames of a run."""
         if common and table.get("budget", {}).get("minibatches") is not None:
             raise SettingsError(
                 "budget.minibatches with batch.total gives each number of learners another number of frames; "
-                "budget.epochs would do"
+                "use budget.epochs"
             )
         plain: Table = {name: table[name] for name in ("task", "batch", "budget") if name in table}
         plain["learners"] = table["learners"] if common else 1
@@ -195,7 +195,7 @@ class _Maker:
 
 
 def _whole_rounds(minibatches: float, learners: int) -> int:
-    """Round so that the last step, too, is on everyone's minibatch: one alone would be a step of the full rate."""
+    """Round to a multiple of the learners: a last step with fewer minibatches would still have the full rate."""
     return learners * max(1, round(minibatches / learners))
 
 
@@ -212,7 +212,7 @@ def _rate(table: Table) -> float:
 
 
 def _seed_model(table: Table, seed: int) -> None:
-    """Let the model's first weights depend on the seed too, where the task has a seed for them."""
+    """Set the seed of the model's initial weights, if the task has one."""
     task = table.get("task", {})
     kind = TASKS.get(task.get("name", ""))
     if kind is not None and "model_seed" in {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]  # tasks are dataclasses
@@ -220,7 +220,7 @@ def _seed_model(table: Table, seed: int) -> None:
 
 
 def _cluster(table: Table, study: Study, name: str, learners: int) -> Table:
-    """Return the cluster for so many learners; the one learner of a baseline is a healthy one on a node of its own."""
+    """Return the cluster for this number of learners; one learner has its own node, without stragglers and faults."""
     given = study.clusters.get(name)
     cluster = dict(given) if isinstance(given, dict) else dict(table.get("cluster", {}))
     if learners == 1:
@@ -230,7 +230,7 @@ def _cluster(table: Table, study: Study, name: str, learners: int) -> Table:
 
 
 def _fit_nodes(entry: Table, cluster: Table, learners: int) -> None:
-    """Take the nodes of a hierarchy from the cluster, where that has nodes of several learners."""
+    """Take the nodes of a hierarchy from the cluster, if it has nodes of several learners."""
     if entry["name"] != "hierarchical" or "learners_per_node" in entry:
         return
     sizes = config.build(Cluster, cluster, "cluster").node_sizes(learners)
@@ -242,5 +242,5 @@ def _check_frames(cells: list[PlannedCell]) -> None:
     if most > 1.02 * least:
         raise SettingsError(
             f"every run must train the same frames, not {least} to {most} (whole rounds of all learners); "
-            "a longer budget would do"
+            "use a longer budget"
         )

@@ -1,7 +1,7 @@
-"""What a study says, as plain JSON: the shape of what `roundelay.study.summary.summarise` returns.
+"""The result of a study as plain JSON, as `roundelay.study.summary.summarise` returns it.
 
-A time is always beside its ``clock``; wall time and virtual time are never in one row, group or ranking.  ``None``
-stands for what there is not: the time to a target that was missed, the score of a run that failed.
+Each time has its ``clock``; wall time and virtual time are never in one row, group or ranking.  ``None`` stands for a
+missing value: the time to a target that was missed, the score of a run that failed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 Certainty = Literal["clear", "likely", "open", "none"]
-"""Ranges over three seeds or more do not touch; better in every seed; too close or too few; nothing to compare."""
+"""Ranges over three seeds or more do not overlap; better in every seed; too close or too few; no comparison."""
 
 
 class Spread(TypedDict):
-    """A figure over seeds: misses count as larger than anything, so that a median may be ``None``."""
+    """A value over seeds; a miss counts as infinite, so that a median may be ``None``."""
 
     median: float | None
     low: float | None
@@ -37,10 +37,10 @@ class Spread(TypedDict):
 
 
 class Key(TypedDict):
-    """What is held equal within a group."""
+    """The conditions that are equal within a group."""
 
     on: str
-    """``simulator`` or ``processes``; runs that are no study may have another runtime."""
+    """``simulator`` or ``processes``; separate runs may have another runtime."""
     clock: Literal["virtual", "wall"]
     cluster: str
     model: str
@@ -48,7 +48,7 @@ class Key(TypedDict):
 
 
 class CellResult(TypedDict):
-    """One run: what its ``cell.json`` says, and its evaluations."""
+    """One run: its ``cell.json`` and its evaluations."""
 
     name: str
     path: str
@@ -63,30 +63,30 @@ class CellResult(TypedDict):
     rate: float | None
     trial: bool
     regime: str
-    """Empty, or why the cell is outside the regime of its paper: then it is shown and not ranked."""
+    """Empty, or why the cell has too few blocks for the regime of its paper: it is then shown, not ranked."""
     period: int | None
-    """Steps between two rounds of communication, of a strategy that has such."""
+    """Steps between two communications, for a strategy that has a period."""
     usual_period: int | None
-    """What the strategy has by default: more than ``period`` where the budget is too short for it."""
+    """The default of the strategy: more than ``period`` if the budget is too short for it."""
     status: Literal["done", "failed", "diverged", "interrupted"]
     error: str
     scores: dict[str, float]
     seconds: float | None
-    """That training took, by the cell's clock."""
+    """Of training, by the cell's clock."""
     frames: float | None
     frames_per_second: float | None
     reached_seconds: float | None
-    """When the target was first seen to be reached; ``None`` is a miss."""
+    """Time of the first evaluation that reached the target; ``None`` is a miss."""
     reached_frames: float | None
     curve: list[Point]
     wer: dict[str, object] | None
-    """The object of ``wer.json`` (``wer`` in percent, ``interval``, …), where the run was decoded."""
-    remark: str
-    """What is wrong with the cell's files, where something is: a missing record, a line cut off."""
+    """The object of ``wer.json`` (``wer`` in percent, ``interval``, …), if the run was decoded."""
+    problems: str
+    """Problems with the cell's files: a missing record, an incomplete line."""
 
 
 class StrategyRow(TypedDict):
-    """A strategy in a group: its seeds together."""
+    """A strategy in a group, with all its seeds."""
 
     strategy: str
     on: str
@@ -101,11 +101,11 @@ class StrategyRow(TypedDict):
     period: int | None
     usual_period: int | None
     statuses: dict[str, int]
-    """How many cells are done, failed, diverged, interrupted."""
+    """The number of cells that are done, failed, diverged, interrupted."""
     hits: int
-    """How many seeds reached the target."""
+    """The number of seeds that reached the target."""
     rank: int | None
-    """From 1, by the median time to the target, shared where equal; ``None``: a miss, or outside the regime."""
+    """From 1, by median time to the target; equal times share a rank.  ``None``: a miss, or too few blocks."""
     time: Spread
     """Seconds to the target."""
     frames: Spread
@@ -119,22 +119,22 @@ class StrategyRow(TypedDict):
     speedup: float | None
     """Of the median time to the target, over one learner's on the same cluster and model."""
     efficiency: float | None
-    """The speed-up by the number of learners."""
+    """The speed-up divided by the number of learners."""
     throughput_speedup: float | None
-    """Of frames a second, over one learner's."""
+    """Of frames per second, over one learner's."""
     throughput_efficiency: float | None
     wer: Spread | None
 
 
 class Answer(TypedDict):
-    """The short answer in words."""
+    """The short answer in sentences."""
 
     headline: str
     """One sentence: which strategy, by how much."""
     sentences: list[str]
-    """Certainty and qualifications, a sentence each."""
+    """Certainty and limits, one sentence each."""
     changes: list[str]
-    """What would change the answer, a sentence each."""
+    """What can change the answer, one sentence each."""
     certainty: Certainty
     winner: str | None
     runner_up: str | None
@@ -143,18 +143,18 @@ class Answer(TypedDict):
 
 
 class RowGroup(TypedDict):
-    """The strategies under one set of conditions, the best first, unranked ones after them."""
+    """The strategies under one set of conditions, the best first, those without rank last."""
 
     key: Key
     baseline: str
-    """The strategy of the one learner that speed-ups are over."""
+    """The strategy of the one learner to which speed-ups refer."""
     baseline_time: float | None
     rows: list[StrategyRow]
     answer: Answer
 
 
 class Trials(TypedDict):
-    """What was tried before the runs that count, and what was chosen."""
+    """The trials for a learning rate, and the chosen rate."""
 
     strategy: str
     on: str
@@ -163,28 +163,28 @@ class Trials(TypedDict):
     learners: int
     rates: list[float]
     scores: list[float | None]
-    """The target's score of each trial on dev, that it was chosen by; ``None``: diverged, failed or not done."""
+    """The target's score of each trial on dev, by which the rate is chosen; ``None``: diverged, failed or not done."""
     statuses: list[str]
-    """What became of each trial, as of a cell."""
+    """The status of each trial, as of a cell."""
     cells: list[str]
     chosen: float | None
     at_edge: bool
-    """Whether the chosen rate is the first or the last of the grid: a wider grid might do better."""
+    """Whether the chosen rate is the first or last of the grid: a wider grid may be better."""
 
 
 class Profile(TypedDict):
-    """In what share of the groups a strategy's time is within a factor of the best one's."""
+    """The share of groups in which a strategy's time is within a factor of the best time."""
 
     strategy: str
     clock: str
     factors: list[float]
     shares: list[float]
     area: float
-    """Under the profile over the logarithm of the factors, from 0 to 1; 1 is the best in every group."""
+    """The area under the profile over the logarithm of the factors, from 0 to 1; 1 is the best in every group."""
 
 
 class Summary(TypedDict):
-    """All that a study says."""
+    """The result of a study."""
 
     title: str
     target: Target
@@ -194,9 +194,9 @@ class Summary(TypedDict):
     complete: bool
     """Whether every cell of the matrix has been computed."""
     missing: list[str]
-    """Names of cells that are not there yet."""
+    """Names of cells that are not computed yet."""
     answer: Answer
-    """Over the whole study: of the group with the most learners and the first cluster, and what others say."""
+    """For the whole study: of the group with the most learners and the first cluster, with sentences for the others."""
     groups: list[RowGroup]
     rows: list[StrategyRow]
     trials: list[Trials]
@@ -205,4 +205,4 @@ class Summary(TypedDict):
     faults: list[dict[str, str]]
     """``{"cell", "status", "error"}`` of each run that failed, diverged or was interrupted, trials too."""
     notes: list[str]
-    """How it was done: budget, tuning, regime, what one should know before believing a figure."""
+    """The method: budget, tuning, regime, and other limits of the numbers."""

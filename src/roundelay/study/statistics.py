@@ -1,4 +1,4 @@
-"""Figures over seeds, and how sure one may be that one strategy is faster than another."""
+"""Values over seeds, and how certain it is that one strategy is faster than another."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from roundelay.study.schema import Certainty, Spread
 
 __all__ = ["FEWEST", "LAST", "better", "chance", "compare_times", "settled", "spread"]
 
-FEWEST = 3  # seeds from which ranges say something
-LAST = 3  # evaluations that a trial is judged by: a single one goes up and down by chance
+FEWEST = 3  # seeds for which ranges are used
+LAST = 3  # evaluations by which a trial is judged: a single one varies by chance
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -26,7 +26,7 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def settled(points: Sequence[Point], score: str, last: int = LAST) -> float | None:
-    """Return the mean of a score over the last so many evaluations, of no more than half of all."""
+    """Return the mean of a score over the ``last`` evaluations, but at most half of all."""
     values = [point["scores"][score] for point in points if score in point["scores"]]
     if not values:
         return None
@@ -35,12 +35,12 @@ def settled(points: Sequence[Point], score: str, last: int = LAST) -> float | No
 
 
 def better(one: float | None, other: float | None) -> bool:
-    """Tell whether ``one`` is less than ``other``, a miss being more than anything."""
+    """Return whether ``one`` is less than ``other``; a miss counts as infinite."""
     return (math.inf if one is None else one) < (math.inf if other is None else other)
 
 
 def compare_times(first: Spread, second: Spread) -> Certainty:
-    """Say how sure it is that ``first`` is below ``second``."""
+    """Return how certain it is that ``first`` is below ``second``."""
     pairs = list(zip(first["values"], second["values"], strict=False))
     if len(pairs) < 2:
         return "open"
@@ -52,7 +52,7 @@ def compare_times(first: Spread, second: Spread) -> Certainty:
 
 
 def chance(first: Sequence[float | None], second: Sequence[float | None]) -> float | None:
-    """Return how often a deal of all values at random would put ``first`` as far below ``second`` (Mann-Whitney)."""
+    """Return the probability that a random assignment puts ``first`` as far below ``second`` (Mann-Whitney)."""
     if not first or not second or len(first) + len(second) > 16:
         return None
     values = [math.inf if value is None else value for value in [*first, *second]]

@@ -1,4 +1,4 @@
-"""What a study's folder says: medians and ranges, time to target, speed-up, ranking, and the short answer."""
+"""The summary of a study: medians and ranges, time to target, speed-up, ranking, and the short answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from roundelay.study.statistics import better, settled, spread
 __all__ = ["make_groups", "make_row", "speed_up", "summarise", "summarise_study"]
 
 Like = tuple[str, str, str, str, int]
-"""What is equal for all seeds and trials of a strategy."""
+"""The conditions that all seeds and trials of a row share."""
 FACTORS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
 NO_ANSWER: Answer = {
     "headline": "", "sentences": [], "changes": [], "certainty": "none", "winner": None, "runner_up": None,
@@ -33,25 +33,25 @@ def summarise(folder: Path) -> Summary:
 
 
 def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None) -> tuple[Summary, dict[str, Details]]:
-    """Return the summary, and what every run that was begun has done, by its name; ``watch`` hears what is read."""
+    """Return the summary, and the history of every started run by name; ``watch`` is called with the current one."""
     about = read_object(folder / "study.json")
     if not {"title", "target", "budget", "baseline", "cells"} <= about.keys():
-        raise CheckpointError(f"{folder}: no study.json that can be read; is it a study's folder?")
+        raise CheckpointError(f"{folder}: study.json is missing or unreadable; give the folder of a study")
     target: Target = about["target"]
     every = {planned["name"]: planned for planned in about["cells"]}
-    begun = [name for name in every if (folder / "runs" / name).is_dir()]
-    missing = [name for name in every if name not in set(begun)]
+    started = [name for name in every if (folder / "runs" / name).is_dir()]
+    missing = [name for name in every if name not in set(started)]
     runs = {}
-    for place, name in enumerate(begun, start=1):
-        watch(f"reading run {place} of {len(begun)}: {name}")
+    for index, name in enumerate(started, start=1):
+        watch(f"reading run {index} of {len(started)}: {name}")
         runs[name] = read_details(folder / "runs" / name)
-    cells = [read_cell(folder, every[name], target, runs[name]) for name in begun]
+    cells = [read_cell(folder, every[name], target, runs[name]) for name in started]
     rows = [make_row(alike, target["score"]) for alike in _alike(cell for cell in cells if not cell["trial"])]
     ones = {_where(row): row for row in rows if row["strategy"] == about["baseline"] and row["learners"] == 1}
     for row in rows:
         if _where(row) in ones:
             speed_up(row, ones[_where(row)])
-    last = about.get("tuning", {}).get("evaluations", 1)  # of a study that was made before, the last one counted
+    last = about.get("tuning", {}).get("evaluations", 1)  # older studies used the last one
     used = {_like(cell): cell["rate"] for cell in cells if not cell["trial"] and cell["rate"] is not None}
     trials = [_trials(alike, target, last, used) for alike in _alike(cell for cell in cells if cell["trial"])]
     groups = make_groups(rows)
@@ -86,7 +86,7 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
 
 
 def _alike(cells: Iterable[CellResult]) -> list[list[CellResult]]:
-    """Put cells together that differ by no more than their seed, or their rate."""
+    """Group cells that differ only by seed or rate."""
     groups: dict[Like, list[CellResult]] = {}
     for cell in cells:
         groups.setdefault(_like(cell), []).append(cell)
@@ -98,7 +98,7 @@ def _like(cell: CellResult) -> Like:
 
 
 def make_row(cells: list[CellResult], score: str) -> StrategyRow:
-    """Put the seeds of one strategy under one set of conditions together; ``score`` is what they are judged by."""
+    """Combine the seeds of one strategy under one set of conditions; ``score`` is the one of the target."""
     cells = sorted(cells, key=lambda cell: cell["seed"])
     first, statuses = cells[0], [cell["status"] for cell in cells]
     names = list(dict.fromkeys(name for cell in cells for name in cell["scores"]))
@@ -136,13 +136,13 @@ def make_row(cells: list[CellResult], score: str) -> StrategyRow:
 
 
 def _rates(values: list[float | None]) -> Spread:
-    """Return the spread of figures of which more is better: those of runs that failed say nothing."""
+    """Return the spread of values of which more is better, without those of failed runs."""
     known = spread([value for value in values if value is not None])
     return known | {"values": values}
 
 
 def speed_up(row: StrategyRow, one: StrategyRow) -> None:
-    """Set a row's speed-up over that of one learner."""
+    """Set a row's speed-up over one learner."""
     learners = max(row["learners"], 1)
     if row["time"]["median"] and one["time"]["median"]:
         row["speedup"] = speedup = one["time"]["median"] / row["time"]["median"]
@@ -158,7 +158,7 @@ def _where(row: StrategyRow) -> tuple[str, str, str]:
 
 
 def make_groups(rows: list[StrategyRow]) -> list[RowGroup]:
-    """Put rows together that were run under equal conditions; nothing is ranked or answered yet."""
+    """Group rows with equal conditions; ranks and answers are set later."""
     groups: dict[tuple[Any, ...], RowGroup] = {}
     for row in rows:
         key: Key = {
@@ -174,7 +174,7 @@ def make_groups(rows: list[StrategyRow]) -> list[RowGroup]:
 
 
 def _rank(rows: list[StrategyRow]) -> None:
-    """Order by the median time to the target; those that missed it by their score, those outside the regime last."""
+    """Sort by median time to the target, then misses by score; rows with too few blocks are last."""
 
     def order(row: StrategyRow) -> tuple[bool, float, float]:
         time, score = row["time"]["median"], row["score"]["median"]
@@ -209,7 +209,7 @@ def _trials(cells: list[CellResult], target: Target, last: int, used: Mapping[Li
 
 
 def _profiles(groups: list[RowGroup], clock: str) -> list[Profile]:
-    """Say in what share of the groups of several learners a strategy is within each factor of the best."""
+    """Return the share of groups of several learners in which a strategy is within each factor of the best."""
     several = [group for group in groups if group["key"]["clock"] == clock and group["key"]["learners"] > 1]
     ratios: dict[str, list[float]] = {}
     for group in several:
@@ -236,20 +236,20 @@ def _by(last: int) -> str:
 def _notes(about: dict[str, Any], cells: list[CellResult]) -> list[str]:
     tuning, target = about.get("tuning", {}), about["target"]
     notes = [
-        f"Every run trains {about['budget']['frames']:,.0f} frames, whatever the number of learners.",
-        f"The target, {target['score']} at most {target['value']:g} on dev, was fixed before any run; the time to it "
-        "is that of the first evaluation that saw it reached, and a run that never did counts as a miss.",
-        "Figures are medians over seeds with their range; where at least half of the seeds missed, there is none.",
-        f"The baseline is one learner ({about['baseline']}), without stragglers and losses.",
+        f"Every run trains {about['budget']['frames']:,.0f} frames, for any number of learners.",
+        f"The target, {target['score']} at most {target['value']:g} on dev, was fixed before any run; its time is "
+        "the time of the first evaluation that reaches it, and a run that never reaches it counts as a miss.",
+        "Numbers are medians over seeds with their range; if half of the seeds or more missed, there is no median.",
+        f"The baseline is one learner ({about['baseline']}), without stragglers and lost learners.",
     ]
     if tuning.get("rates"):
         notes.append(
             f"Each strategy had {len(tuning['rates'])} trials for each number of learners, of "
-            f"{100 * tuning.get('share', 1.0):g} % of the budget, with a seed that does not count; the rate with the "
+            f"{100 * tuning.get('share', 1.0):g} % of the budget, with a separate seed; the rate with the "
             f"best {target['score']} on dev{_by(tuning.get('evaluations', 1))} was taken."
         )
     if any(cell["regime"] for cell in cells):
-        notes.append(f"Cells in whose budget {about.get('blocks', 20)} x N blocks do not fit are shown and not ranked.")
+        notes.append(f"Cells with fewer than {about.get('blocks', 20)} x N blocks are shown, not ranked.")
     if any(cell["clock"] == "wall" for cell in cells) and any(cell["clock"] == "virtual" for cell in cells):
         notes.append("Wall time and virtual time are never compared with each other.")
     return notes

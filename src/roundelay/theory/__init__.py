@@ -1,4 +1,4 @@
-"""What is known beforehand: how fast a topology reaches a consensus, and the terms that bound AD-PSGD."""
+"""Theory: how fast a topology reaches a consensus, and the terms of a bound for AD-PSGD."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-r"""How fast mixing alone brings learners together, by formula and by measurement.
+r"""How fast mixing alone makes learners equal, by formula and by measurement.
 
-With no gradients the weights of all learners, one row each, go as $X_{k+1} = T_k X_k$, and their distance from the mean
+Without gradients the weights of all learners, one row each, follow $X_{k+1} = T_k X_k$.  Their distance from the mean
 shrinks by a factor per iteration, the *contraction*; one minus it is the *gap*.  For a fixed $T$ it is the largest
-absolute eigenvalue besides 1.  For one that repeats after some iterations it is the geometric mean over these, and for
-a random one the root mean square.  All in float64.
+absolute eigenvalue except 1.  For a $T$ that repeats it is the geometric mean over one cycle, and for a random $T$ the
+root mean square.  All in float64.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from roundelay.strategies.topologies import Topology
 __all__ = ["Consensus", "consensus", "curve", "formula", "measure", "noise_gain", "pairwise", "steps_to", "together"]
 
 ONE_PERCENT = 0.01
-NOTHING = 1e-12  # what float64 leaves of a distance that is 0 in exact arithmetic
-DRAWS = 400  # of a random topology, where it is measured
-STARTS = 64  # of a curve
+NOTHING = 1e-12  # distances below this are 0 in exact arithmetic
+DRAWS = 400  # iterations in which a random topology is measured
+STARTS = 64  # random vectors for a curve
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Consensus:
     topology: str
     learners: int
     degree: float
-    """Whole models that a learner sends in an iteration, on average."""
+    """Models that a learner sends per iteration, on average."""
     contraction: float
     by_formula: bool
     measured: float
-    """The contraction again, seen as vectors are mixed."""
+    """The contraction, measured by mixing random vectors."""
     exact_after: int | None
-    """Iterations after which all hold exactly the mean; ``None``: they never quite do."""
+    """Iterations after which all have exactly the mean; ``None``: never."""
     steps: float
-    """Iterations until the distance is down to 1 %."""
+    """Iterations until the distance is 1 % of the first."""
 
     @property
     def gap(self) -> float:
@@ -85,7 +85,7 @@ def steps_to(contraction: float, distance: float = ONE_PERCENT) -> float:
 
 
 def cycle(mixing: Mixing | MatrixMixing, size: int) -> int:
-    """Return after how many iterations ``mixing`` repeats; 0: it is random."""
+    """Return the number of iterations after which ``mixing`` repeats; 0: it is random."""
     return mixing.topology.cycle(size) if isinstance(mixing, Mixing) else 1
 
 
@@ -93,7 +93,7 @@ def cycle(mixing: Mixing | MatrixMixing, size: int) -> int:
 
 
 def formula(topology: Topology, size: int) -> float | None:
-    r"""Return the contraction where there is a closed form for uniform shares, else ``None``.
+    r"""Return the contraction if there is a closed form for uniform shares, else ``None``.
 
     Ring: $1/3 + (2/3)\cos(2\pi/n)$.  Random ring, in the root mean square: $\sqrt{(n/3-1)/(n-1)}$.  Static exponential
     graph, an even number: $(t-1)/(t+1)$ with $t = \lceil\log_2 n\rceil$.  Complete, butterfly, and the one-peer
@@ -103,7 +103,7 @@ def formula(topology: Topology, size: int) -> float | None:
     if size == 1 or topology.name in ("complete", "butterfly") or (topology.name == "exponential" and power_of_two):
         return 0.0
     if topology.name in ("ring", "random-ring") and size <= 3:
-        return 0.0  # everyone is everyone's neighbour
+        return 0.0  # all are neighbours of each other
     if topology.name == "ring":
         return abs(1 / 3 + 2 / 3 * math.cos(2 * math.pi / size))
     if topology.name == "random-ring":
@@ -117,7 +117,7 @@ def formula(topology: Topology, size: int) -> float | None:
 def pairwise(topology: Topology, size: int) -> float:
     r"""Return the contraction, in the mean square, of size/2 pairwise averages over random edges of ``topology``.
 
-    That is AD-PSGD as Lian et al. write it: at each event some learner averages with one neighbour, both then holding
+    This is AD-PSGD as Lian et al. write it: at each event a learner averages with one neighbour, and both then have
     the mean, $W = I - \frac{1}{2}(e_i-e_j)(e_i-e_j)^\top$.  Since $W^\top W = W$, its expectation over the edges $E$ of
     the graph with Laplacian $L$ is $I - L/(2|E|)$.
     """
@@ -143,7 +143,7 @@ def pairwise(topology: Topology, size: int) -> float:
 
 
 def matrices(mixing: Mixing | MatrixMixing, size: int) -> Iterator[Tensor]:
-    """Yield $T$ at iteration after iteration."""
+    """Yield $T$ of each iteration."""
     kept, iteration = _one_cycle(mixing, size), 0
     while True:
         yield kept[iteration % len(kept)] if kept else mixing.matrix(size, iteration)
@@ -168,7 +168,7 @@ def eigenvalue(mixing: Mixing | MatrixMixing, size: int) -> float:
 
 
 def measure(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> float:
-    """Return the contraction as seen: mix random vectors until only what shrinks slowest is left, then look."""
+    """Measure the contraction: mix random vectors until only the slowest mode remains, then compare norms."""
     if size == 1:
         return 0.0
     generator, rounds = torch.Generator().manual_seed(seed), cycle(mixing, size)
@@ -187,7 +187,7 @@ def measure(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> float
 
 
 def _settled(mixing: Mixing | MatrixMixing, size: int) -> Tensor:
-    """Return what some n² iterations, after which a ring's modes have parted, do to a vector, but for its length."""
+    """Return the product of some n² iterations, after which a ring's slowest mode dominates, up to a factor."""
     product = _across(size)
     for matrix, _ in zip(matrices(mixing, size), range(cycle(mixing, size)), strict=False):
         product = matrix @ product
@@ -200,19 +200,19 @@ def _settled(mixing: Mixing | MatrixMixing, size: int) -> Tensor:
 
 
 def together(mixing: Mixing | MatrixMixing, size: int) -> int | None:
-    """Return after how many iterations all hold exactly the mean; ``None``: never, as far as float64 can tell."""
+    """Return the iterations after which all have exactly the mean; ``None``: never, within float64."""
     product, before = _across(size), 1.0
     for k, matrix in zip(range(1, 2 * cycle(mixing, size) + 1), matrices(mixing, size), strict=False):
         product = matrix @ product
         norm = float(torch.linalg.matrix_norm(product))
-        if norm < NOTHING < before / 100:  # at once, not little by little
+        if norm < NOTHING < before / 100:  # in one iteration, not gradually
             return k
         before = norm
     return None
 
 
 def _count_steps(mixing: Mixing | MatrixMixing, size: int) -> float:
-    """Count iterations until no start is further than 1 % of its distance from the mean."""
+    """Count iterations until the distance is at most 1 % of the first, for any start."""
     product = _across(size)
     for k, matrix in zip(range(1, 100 * size), matrices(mixing, size), strict=False):
         product = matrix @ product
@@ -222,9 +222,9 @@ def _count_steps(mixing: Mixing | MatrixMixing, size: int) -> float:
 
 
 def curve(mixing: Mixing | MatrixMixing, size: int, iterations: int) -> list[float]:
-    """Return the distance from consensus after 0, 1, 2, … iterations, in the root mean square over starts."""
+    """Return the consensus distance after 0, 1, 2, … iterations, as the root mean square over starts."""
     x = _across(size)
-    if size > STARTS:  # some starts at random, rather than all
+    if size > STARTS:  # some random starts instead of all
         x = x @ torch.randn(size, STARTS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     first, distances = float(torch.linalg.matrix_norm(x)), [1.0]
     for matrix, _ in zip(matrices(mixing, size), range(iterations), strict=False):
@@ -234,10 +234,10 @@ def curve(mixing: Mixing | MatrixMixing, size: int, iterations: int) -> list[flo
 
 
 def noise_gain(mixing: Mixing | MatrixMixing, size: int) -> float:
-    r"""Return by how much gradient noise keeps learners apart: $E\|w_l-\bar w\|^2 / (\gamma^2 s^2)$ at rest.
+    r"""Return how far gradient noise keeps learners apart: $E\|w_l-\bar w\|^2 / (\gamma^2 s^2)$ in the steady state.
 
-    For a fixed $T$ it is $\frac{1}{n}\sum_{j\ge0} (\mathrm{tr}\,T^{2j} - 1)$, of which the first term is the learner's
-    own last gradient, not mixed yet.
+    For a fixed $T$ it is $\frac{1}{n}\sum_{j\ge0} (\mathrm{tr}\,T^{2j} - 1)$.  The first term is the learner's own last
+    gradient, which is not mixed yet.
     """
     rounds = cycle(mixing, size)
     if not rounds:
@@ -249,7 +249,7 @@ def noise_gain(mixing: Mixing | MatrixMixing, size: int) -> float:
     for matrix in kept:
         product, covariance = matrix @ product, matrix @ covariance @ matrix.T + across
     if size > 1 and eigenvalue(mixing, size) > 1 - NOTHING:
-        raise SettingsError("learners that mix so never reach a consensus: the topology falls apart")
+        raise SettingsError("this mixing never reaches a consensus: the topology is not connected; use another one")
     while float(torch.linalg.matrix_norm(product)) > NOTHING:  # sum of P^j S (P^j)' over all cycles, by doubling
         covariance = covariance + product @ covariance @ product.T
         product = product @ product
@@ -261,5 +261,5 @@ def noise_gain(mixing: Mixing | MatrixMixing, size: int) -> float:
 
 
 def _across(size: int) -> Tensor:
-    """Return the projection that takes the mean away."""
+    """Return the projection that removes the mean."""
     return torch.eye(size, dtype=torch.float64) - 1.0 / size

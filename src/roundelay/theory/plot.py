@@ -1,4 +1,4 @@
-"""Curves of the distance from consensus, on a terminal or as a picture; both axes logarithmic."""
+"""Curves of the consensus distance, on a terminal or as a figure; both axes are logarithmic."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["svg", "terminal"]
 Curves = Mapping[str, Sequence[float]]
 """By name: the distance after 0, 1, 2, … iterations."""
 
-FLOOR = 0.005  # what is below is drawn there
+FLOOR = 0.005  # smaller distances are drawn here
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 MARKS = "ox+*#@%&"
 
 
 def terminal(curves: Curves, *, width: int = 64, height: int = 12) -> str:
-    """Draw ``curves`` with characters, one mark a curve."""
+    """Draw ``curves`` with characters, one mark per curve."""
     last = _last(curves)
     grid = [[" "] * width for _ in range(height)]
     for (_, curve), mark in zip(curves.items(), MARKS, strict=False):
@@ -35,7 +35,7 @@ def terminal(curves: Curves, *, width: int = 64, height: int = 12) -> str:
 
 
 def svg(curves: Curves, *, title: str) -> str:
-    """Draw ``curves`` as an SVG picture."""
+    """Draw ``curves`` as SVG."""
     last, left, top, wide, high = _last(curves), 60, 40, 480, 280
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + wide + 190} {top + high + 60}" '
@@ -67,11 +67,11 @@ def svg(curves: Curves, *, title: str) -> str:
 
 
 def _last(curves: Curves) -> int:
-    """Return the last iteration worth showing: the first at which even the slowest is below 1 %."""
+    """Return the last iteration to show: the first at which the slowest curve is below 1 %."""
     slowest = max((next((k for k, d in enumerate(c) if d < 0.01), len(c) - 1) for c in curves.values()), default=2)
     return max(4, slowest)
 
 
 def _down(distance: float) -> float:
-    """Return how far down from the top a distance is drawn, 0 to 1."""
+    """Return the position of a distance from the top, 0 to 1."""
     return math.log(max(distance, FLOOR)) / math.log(FLOOR) if distance < 1 else 0.0

@@ -154,7 +154,7 @@ function sift(table) {
 function buildRuns() {
   const select = document.getElementById("run");
   if (!select) return;
-  for (const run of page.runs) select.append(el("option", { value: run.name }, run.words));
+  for (const run of page.runs) select.append(el("option", { value: run.name }, run.title));
   page.run = select.value = (page.runs[page.first] || page.runs[0]).name;
   select.addEventListener("change", () => { page.run = select.value; redraw(); });
 }

@@ -31,7 +31,7 @@ function drawTimeline(figure, spec, frame) {
     frame.replaceChildren(canvas);
     const note = figure.querySelector(".part");
     note.hidden = !data || data.end - data.begin > 0.98 * data.whole;
-    if (data) note.textContent = `On record here: from ${number(data.begin, 3)} s to ${number(data.end, 3)} s of ${number(data.whole, 3)} s.`;
+    if (data) note.textContent = `Shown here: from ${number(data.begin, 3)} s to ${number(data.end, 3)} s of ${number(data.whole, 3)} s.`;
     if (data) paint();
   }
 
@@ -150,8 +150,8 @@ function paintEvents(pen, ink, data, x, height) {
   for (const event of data.events) {
     if (event.time < x.low || event.time > x.high) continue;
     const near = marks.find((m) => Math.abs(m.x - x(event.time)) < 3);
-    if (near) near.words.add(event.what);
-    else marks.push({ x: x(event.time), words: new Set([event.what]) });
+    if (near) near.words.add(event.event);
+    else marks.push({ x: x(event.time), words: new Set([event.event]) });
   }
   pen.strokeStyle = pen.fillStyle = ink.bad;
   for (const { x: at, words } of marks) {
