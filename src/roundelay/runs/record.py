@@ -36,21 +36,21 @@ class Record:
         self._file: TextIO | None = file.open("a", encoding="utf-8") if isinstance(file, Path) else file
         self._kept: dict[str, int] = defaultdict(int)
 
-    def write(self, event: str, member: str, time: float, **what: Any) -> None:
+    def write(self, event: str, member: str, time: float, **fields: Any) -> None:
         """Write one event of ``member`` (``learner 3``, ``server 0``)."""
         if self._file is not None:
-            line = {"event": event, "member": member, "clock": self.clock, "time": round(time, 9), **what}
+            line = {"event": event, "member": member, "clock": self.clock, "time": round(time, 9), **fields}
             with self._writing():
                 self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True) + "\n")
 
-    def span(self, kind: Kind, member: str, begin: float, end: float, **what: Any) -> None:
+    def span(self, kind: Kind, member: str, begin: float, end: float, **fields: Any) -> None:
         """Write that ``member`` spent this time on ``kind``."""
         if end <= begin:
             return
         self.totals[member][kind] += end - begin
         if self._kept[member] < self.spans or kind == "evaluate":
             self._kept[member] += 1
-            self.write(kind, member, begin, seconds=round(end - begin, 9), **what)
+            self.write(kind, member, begin, seconds=round(end - begin, 9), **fields)
 
     def add(self, member: str, name: str, amount: float) -> None:
         """Add to a total of ``member``, such as the bytes that it has sent."""

@@ -29,7 +29,7 @@ function drawLines(figure, spec, frame) {
     const rules = spec.rules.map((rule) => (rule.slope ? rule.slope * Math.max(...all()) : rule.y));
     const y = extent([...tame(ys, spec.y), ...(range ? [] : rules)], spec.y);
     for (const [facet, own] of found) grid.append(headed(facet, linePanel(spec, facet, own, { x: view.get(), y, width, several: found.size > 1 })));
-    if (!found.size) grid.append(el("p", { class: "nothing" }, "Nothing is left to show under this filter."));
+    if (!found.size) grid.append(el("p", { class: "nothing" }, "No data under this filter."));
     frame.replaceChildren(grid);
   }
   return { draw, tools };
@@ -92,7 +92,7 @@ function axes(picture, spec, x, y, size, names) {
 function linePanel(spec, facet, own, { x: [x0, x1], y: [y0, y1], width, several }) {
   const m = { left: 48, right: 12, top: 24, bottom: 40 };
   const height = several ? 250 : Math.min(340, Math.max(250, width * 0.56));
-  const words = `${spec.title}${facet ? `, ${facet}` : ""}: ${own.map((s) => `${s.label} ${s.points.length ? number(s.points[s.points.length - 1][1], 3) : "nothing"}`).join("; ")}`;
+  const words = `${spec.title}${facet ? `, ${facet}` : ""}: ${own.map((s) => `${s.label} ${s.points.length ? number(s.points[s.points.length - 1][1], 3) : "no data"}`).join("; ")}`;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "panel", role: "img", "aria-label": words });
   picture.margins = m;
   picture.style.maxWidth = `${width}px`; // on paper it shrinks, and does not grow

@@ -12,7 +12,7 @@ function drawRows(kind, figure, spec, frame) {
     grid.style.gridTemplateColumns = `repeat(${columns}, 1fr)`;
     const flat = [...found.values()].flat();
     for (const [facet, own] of found) grid.append(headed(facet, rowPanel(kind, paint, spec, facet, own, { width, flat })));
-    if (!found.size) grid.append(el("p", { class: "nothing" }, "Nothing is left to show under this filter."));
+    if (!found.size) grid.append(el("p", { class: "nothing" }, "No data under this filter."));
     frame.replaceChildren(grid);
   }
   return { draw, tools: null };
@@ -83,7 +83,7 @@ function rowExtent(kind, spec, items) {
 
 function dotPanel(group, item, x, { middle, width, m }) {
   if (!item.points.length) {
-    group.append(svg("text", { x: m.left + 8, y: middle + 4, class: "missing" }, `✕ ${item.note || "nothing"}`));
+    group.append(svg("text", { x: m.left + 8, y: middle + 4, class: "missing" }, `✕ ${item.note || "no data"}`));
     return;
   }
   const [value, low, high] = item.points[0];
