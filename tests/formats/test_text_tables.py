@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.formats.text_tables import read_lines, read_numbered, read_table, write_table, write_text
+from roundelay.files import write_text
+from roundelay.formats.text_tables import read_lines, read_numbered, read_table, write_table
 
 
 def test_tables_are_sorted_when_written_and_read_with_line_numbers(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from torch import nn
 
 from roundelay.learner import Learner
+from roundelay.runtimes.awaitables import run_blocking
 from roundelay.runtimes.single_learner import LocalRuntime
-from roundelay.runtimes.strategy_lock import complete
 from roundelay.strategies import ADPSGD, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training.agenda import Agenda
@@ -24,7 +24,7 @@ def make(intervals: Sequence[SyncInterval], strategy: Strategy | None = None) ->
     member = Member(Learner(nn.Linear(2, 1)), strategy or Synchronous(), LocalRuntime())
     agenda = Agenda(member, intervals)
     plan: dict[str, Any] = {}
-    member.enter(complete(member.runtime.rendezvous(member.learner, {}, lambda *_: plan)))
+    member.enter(run_blocking(member.runtime.rendezvous(member.learner, {}, lambda *_: plan)))
     member.start_strategy(warmup=False)
     return agenda
 
@@ -34,7 +34,7 @@ def ends(agenda: Agenda) -> list[tuple[int, int]]:
 
 
 def claimed(agenda: Agenda) -> Iterator[int | None]:
-    while (claim := complete(agenda.claim())) is not None:
+    while (claim := run_blocking(agenda.claim())) is not None:
         yield claim.number
 
 

@@ -134,7 +134,9 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         lambda c: _positive(c.intra_node.latency_seconds) if _crowded(c) else None, say_seconds,
         lambda c, f: _link(c, "intra_node", "latency_seconds", f),
     ),
-    Assumption("time of an operation", lambda c: _positive(c.operation_seconds), say_seconds, _scaled("operation_seconds")),
+    Assumption(
+        "time of an operation", lambda c: _positive(c.operation_seconds), say_seconds, _scaled("operation_seconds"),
+    ),
     Assumption(
         "copying for an operation", lambda c: _positive(c.copy_bandwidth), _rate, _scaled("copy_bandwidth"),
         less_is_better=False,
