@@ -34,13 +34,14 @@ PAPERS = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_miniature_of_the_whole_story(tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader", reason="espeakng-loader is not installed")
     pytest.importorskip("kaldi_decoder", reason="kaldi-decoder is not installed")
     study, out = tmp_path / "miniature.toml", tmp_path / "demo"
     study.write_text(MINIATURE)
     words = ["demo", "--out", str(out), "--hours", "0.04", "--jobs", "2", "--study", str(study), "--json"]
-    done = subprocess.run([*ROUNDELAY, *words], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([*ROUNDELAY, *words], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["faults"] == []
