@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 import roundelay.training.checkpoint_files
 from command import ROUNDELAY
 from roundelay.errors import CheckpointError, NumericalError, SettingsError
+from roundelay.experiment.retry import run_with_retries
 from roundelay.optim.schedules import Newbob
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import BMUF, Averaging, Synchronous
 from roundelay.training.checkpoint_files import CheckpointId, Checkpoints, Saver, newest_complete
 from roundelay.training.loop import Training
-from roundelay.training.nonfinite import persist
 from roundelay.training.rank_state import RankState
 from roundelay.training.training_settings import CheckpointSettings, GuardSettings
 from stopping import Stopped, events, job_of, run_in
@@ -317,7 +317,7 @@ def test_rolls_back_with_a_lower_rate(tmp_path: Path) -> None:
         Exploding(job, {(1, 3)}, below=0.3)  # two rollbacks it takes
         return run_in(tmp_path, job, 2)
 
-    outcome = persist(attempt, tmp_path, guard)
+    outcome = run_with_retries(attempt, tmp_path, guard)
     assert outcome.trainings[0].learner.rollback_lr_factor == 0.25
     resumed = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     rates = [(event["minibatch"], event["rate"]) for event in resumed if event["event"] == "resumed"]
@@ -333,7 +333,7 @@ def test_rollbacks_come_to_an_end(tmp_path: Path) -> None:
         raise NumericalError("learner 0: the loss is nan")
 
     with pytest.raises(NumericalError, match="the loss is nan"):
-        persist(attempt, tmp_path, guard)
+        run_with_retries(attempt, tmp_path, guard)
     assert rates == [1.0, 0.5, 0.25, 0.125]
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from roundelay.cli.fault_options import HEARTBEAT_TIMEOUT, parse_slow, plan_of, refuse_faults, slowed
 from roundelay.errors import SettingsError
 from roundelay.experiment.pretraining.stage_runner import on_one_host, pretrain, pretrain_as_rank, pretrain_on_simulator
+from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Runtime
 from roundelay.runtimes.cluster import Cluster, Straggler
 from roundelay.runtimes.processes.environment import World
-from roundelay.training.nonfinite import persist
 
 __all__ = ["RUNTIMES", "learner"]
 
@@ -130,7 +130,7 @@ def on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> 
         return launch.run(ENTRY, given, size=size, folder=folder.path, options=settings, hosts=hosts, faults=faults)
 
     try:
-        results = persist(attempt, out, experiment.guard, restarts=options["restarts"])
+        results = run_with_retries(attempt, out, experiment.guard, restarts=options["restarts"])
     except SettingsError:
         if not options["resume"]:
             folder.discard()
@@ -197,7 +197,7 @@ def on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[s
         given = _job(experiment, out, total) | {"lr_factor": lower}
         return mpi_launch.run(ENTRY, given, size=size, folder=folder.path, threads=threads, spans=spans, slow=slow)
 
-    results = persist(attempt, out, experiment.guard, restarts=options["restarts"])
+    results = run_with_retries(attempt, out, experiment.guard, restarts=options["restarts"])
     write_trace(folder.record, folder.path / "trace.json")
     result: dict[str, Any] = results[servers]
     return result

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from roundelay.errors import CheckpointError
 from roundelay.experiment.pretraining.layer_stages import pretrained, start_simulated
+from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.chrome_trace import write_trace
 from roundelay.runs.record import Record
@@ -25,7 +26,6 @@ from roundelay.training.fingerprint import fingerprint
 from roundelay.training.job import Job
 from roundelay.training.loop import Training
 from roundelay.training.model_selection import ModelSelector
-from roundelay.training.nonfinite import persist
 
 __all__ = ["describe", "replay_run", "train_learner", "train_simulated"]
 
@@ -62,7 +62,7 @@ def train_simulated(
     """
     torch.set_num_threads(experiment.threads)
     run = folder.path if folder is not None else None
-    return persist(
+    return run_with_retries(
         lambda lower: _simulate(experiment, folder, shuffle, watch, lower, faults or FaultPlan()), run, experiment.guard
     )
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from roundelay import config
 from roundelay.errors import SettingsError, suggest
-from roundelay.experiment.pretraining.layer_stages import PretrainSettings
+from roundelay.experiment.pretraining.pretrain_settings import PretrainSettings
 from roundelay.optim.early_stopping import EarlyStopping
 from roundelay.optim.natural_gradient import NaturalGradientSettings, precondition
 from roundelay.optim.rate_scaling import RateSettings, multiply_rate

@@ -1,4 +1,4 @@
-"""What to do about failed attempts at a run: resume or roll back."""
+"""Try a run again from its last checkpoint: after weights that are not finite, and after the loss of all learners."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from roundelay.errors import CommunicationError, Deadlock, Mismatch, NumericalEr
 from roundelay.training.checkpoint_files import Checkpoints
 from roundelay.training.training_settings import GuardSettings
 
-__all__ = ["persist"]
+__all__ = ["run_with_retries"]
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-def persist(attempt: Callable[[float], T], run: Path | None, guard: GuardSettings, *, restarts: int = 0) -> T:
-    """Try until it succeeds: again from the last checkpoint where the guard or ``restarts`` say so.
+def run_with_retries(attempt: Callable[[float], T], run: Path | None, guard: GuardSettings, *, restarts: int = 0) -> T:
+    """Try until it succeeds; after a failure, try again from the last checkpoint if ``guard`` or ``restarts`` allow it.
 
-    ``attempt`` is given the factor of the learning rate, on top of the checkpoint's.
+    ``attempt`` is given a factor of the learning rate, on top of the factor that the checkpoint has.
     """
     failures, rollbacks, newest = 0, 0, -1
     while True:
