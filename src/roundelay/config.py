@@ -1,4 +1,4 @@
-"""TOML to typed settings and back; an unknown key or a wrong type is an error that says where and what would do."""
+"""TOML to typed settings and back; an unknown key or a wrong type is an error that says where and what to use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import msgspec
 import tomli_w
 
 from roundelay.errors import SettingsError, suggest
+from roundelay.plugins import Registry, resolve
 
 __all__ = ["apply", "build", "build_named", "dump", "plain", "read"]
 
@@ -22,13 +23,14 @@ Table = dict[str, Any]
 
 
 def read(path: Path) -> Table:
-    """Read a TOML file."""
+    """Read a TOML file; a Python file that it names is looked for beside it first."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table: Table = resolve(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    return table
 
 
 def apply(table: Table, assignment: str) -> None:
@@ -42,9 +44,10 @@ def apply(table: Table, assignment: str) -> None:
         if not isinstance(table, dict):
             raise SettingsError(f"--set {assignment}: {name} is not a table")
     try:
-        table[last] = tomllib.loads(f"value = {value}")["value"]
+        given = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        table[last] = value.strip()
+        given = value.strip()
+    table[last] = resolve(given, Path())
 
 
 def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
@@ -79,7 +82,11 @@ def build_named(kinds: Mapping[str, type[T]], table: Mapping[str, Any] | str, wh
         raise SettingsError(f"{where}.name is missing; there are {', '.join(sorted(kinds))}")
     if name not in kinds:
         raise SettingsError(f"{where}.name: unknown {suggest(str(name), kinds)}")
-    return build(kinds[name], table, where)
+    try:
+        kind = kinds[name]
+    except SettingsError as error:
+        raise SettingsError(f"{where}.name: {error}") from error
+    return build(kind, table, where)
 
 
 def plain(settings: Any) -> Any:
@@ -90,11 +97,9 @@ def plain(settings: Any) -> Any:
             for field in dataclasses.fields(settings)
             if field.init and getattr(settings, field.name) is not None
         }
-        for _, kinds in _registries():
-            names = [name for name, kind in kinds().items() if kind is type(settings)]
-            if names:
-                return {"name": names[0]} | table
-        return table
+        registry = _registry_of(type(settings))
+        name = registry.name_of(type(settings)) if registry is not None else None
+        return {"name": name} | table if name is not None else table
     if isinstance(settings, Mapping):
         return {key: plain(value) for key, value in settings.items() if value is not None}
     if isinstance(settings, list | tuple):
@@ -107,21 +112,10 @@ def dump(settings: Any) -> str:
     return tomli_w.dumps(plain(settings))
 
 
-def _registries() -> list[tuple[type, Callable[[], Mapping[str, type]]]]:
-    """Return the base classes whose settings name one of several kinds, and these kinds."""
-    from roundelay.optim.schedules import SCHEDULES, ScheduleBase
-    from roundelay.strategies import STRATEGIES
-    from roundelay.strategies.compression import COMPRESSIONS, Compression
-    from roundelay.strategy import Strategy
-    from roundelay.task import Task
-    from roundelay.tasks import TASKS
-
-    return [
-        (Strategy, lambda: STRATEGIES),
-        (Compression, lambda: COMPRESSIONS),
-        (Task, lambda: TASKS),
-        (ScheduleBase, lambda: SCHEDULES),
-    ]
+def _registry_of(kind: type) -> Registry[Any] | None:
+    """Return the registry of a base class whose settings name one of several kinds; None for any other class."""
+    registry = getattr(kind, "registry", None)
+    return registry if isinstance(registry, Registry) else None
 
 
 def _inside(where: str, key: str) -> str:
@@ -133,9 +127,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     for option in options:
         if isinstance(option, type) and isinstance(value, dict | str):
-            for base, kinds in _registries():
-                if issubclass(option, base):
-                    return build_named(kinds(), value, where)
+            if (registry := _registry_of(option)) is not None:
+                return build_named(registry, value, where)
             if dataclasses.is_dataclass(option) and isinstance(value, dict):
                 return build(typing.cast("type[Any]", option), value, where)
         if typing.get_origin(option) is list and isinstance(value, list):

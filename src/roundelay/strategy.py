@@ -10,6 +10,7 @@ from torch import Tensor
 
 from roundelay.communicator import DeferredReply
 from roundelay.learner import Learner
+from roundelay.plugins import Registry
 
 __all__ = ["Asynchronous", "OptimizerState", "Strategy", "period_setting"]
 
@@ -32,6 +33,8 @@ class Strategy:
     blocks, ``block``; so that `period_setting` finds it.
     """
 
+    registry: ClassVar[Registry[Strategy]]
+    """The strategies by the names that settings give them; `roundelay.strategies` sets it."""
     servers: int = 0
     """Number of ranks that only serve; they are extra, and come before the learners."""
     state: ClassVar[tuple[str, ...]] = ()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.learner import Learner
+from roundelay.plugins import Registry
 
 __all__ = ["Schedule", "Scores", "Task", "evaluate", "seed_minibatch"]
 
@@ -33,6 +34,8 @@ class Task:
     Everything depends on the minibatch's epoch and index alone: any learner can train a minibatch, and repeat it.
     """
 
+    registry: ClassVar[Registry[Task]]
+    """The tasks by the names that settings give them; `roundelay.tasks` sets it."""
     minibatches_per_epoch: int
     """Minibatches in an epoch."""
     nominal_frames: int

@@ -50,7 +50,7 @@ def list_corpora(*, as_json: bool) -> None:
     \b
     roundelay corpus list
     """  # noqa: D301
-    found = [corpora.load(name) for name in corpora.MODULES]
+    found = [corpora.load(name) for name in corpora.names()]
     if as_json:
         _print_json({"corpora": [_described(corpus) for corpus in found]})
         return

@@ -6,6 +6,7 @@ import importlib
 
 from roundelay.corpora.importer import Corpus
 from roundelay.errors import SettingsError, suggest
+from roundelay.plugins import installed, is_file_name, load_object
 
 MODULES = {
     "synthetic": "synthetic.generator",
@@ -22,9 +23,22 @@ MODULES = {
 """Corpus name to module; the module's ``CORPUS`` is the corpus."""
 
 
+GROUP = "roundelay.corpora"
+
+
+def names() -> list[str]:
+    """Return the names of all corpora: the package's, and those of installed packages."""
+    return [*MODULES, *installed(GROUP)]
+
+
 def load(name: str) -> Corpus:
-    """Return a corpus by its name."""
-    if name not in MODULES:
-        raise SettingsError(f"unknown corpus {suggest(name, MODULES)}")
-    corpus: Corpus = importlib.import_module(f"roundelay.corpora.{MODULES[name]}").CORPUS
+    """Return a corpus by its name: one of the package, of an installed package, or ``file.py:NAME``."""
+    if name in MODULES:
+        corpus = importlib.import_module(f"roundelay.corpora.{MODULES[name]}").CORPUS
+    elif is_file_name(name) or name in installed(GROUP):
+        corpus = load_object(name, GROUP)
+    else:
+        raise SettingsError(f"unknown corpus {suggest(name, names())}")
+    if not isinstance(corpus, Corpus):
+        raise SettingsError(f"{name}: not a Corpus")
     return corpus

@@ -13,17 +13,19 @@ from roundelay.models.conformer import ConformerSettings
 from roundelay.models.dnn import DNNSettings
 from roundelay.models.lstm import LSTMSettings
 from roundelay.models.tdnn import TDNNSettings
+from roundelay.plugins import Registry
 
 __all__ = ["MODELS", "AcousticModel", "ModelSettings", "build_model", "model_settings"]
 
-MODELS: dict[str, type[ModelSettings]] = {
+_KINDS: dict[str, type[ModelSettings]] = {
     "cldnn": CLDNNSettings,
     "conformer": ConformerSettings,
     "dnn": DNNSettings,
     "lstm": LSTMSettings,
     "tdnn": TDNNSettings,
 }
-"""By the name in an experiment."""
+MODELS = Registry(ModelSettings, _KINDS, "roundelay.models")
+"""By the name that an experiment gives."""
 
 
 def model_settings(table: Mapping[str, Any], where: str = "model") -> ModelSettings:

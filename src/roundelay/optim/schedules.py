@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from roundelay.errors import SettingsError
+from roundelay.plugins import Registry
 from roundelay.task import Scores
 
 __all__ = ["SCHEDULES", "Constant", "ExponentialDecay", "Newbob", "ScheduleBase", "WarmupAnneal"]
@@ -13,6 +15,8 @@ __all__ = ["SCHEDULES", "Constant", "ExponentialDecay", "Newbob", "ScheduleBase"
 
 class ScheduleBase:
     """A factor of the learning rate; its settings are the fields of a dataclass."""
+
+    registry: ClassVar[Registry[ScheduleBase]]
 
     def __call__(self, frames: float) -> float:
         """Return the factor after ``frames`` frames of the whole run."""
@@ -125,4 +129,5 @@ SCHEDULES: dict[str, type[ScheduleBase]] = {
     "newbob": Newbob,
     "warmup-anneal": WarmupAnneal,
 }
-"""By the name in an experiment."""
+"""By the name that an experiment gives."""
+ScheduleBase.registry = Registry(ScheduleBase, SCHEDULES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roundelay.errors import SettingsError, suggest
+from roundelay.plugins import Registry
 from roundelay.strategies.adpsgd import ADPSGD
 from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
 from roundelay.strategies.adpsgd_random import RandomADPSGD
@@ -10,6 +11,7 @@ from roundelay.strategies.asgd import ASGD
 from roundelay.strategies.asgd_updates import UpdatesASGD
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.bmuf import BMUF
+from roundelay.strategies.compression import COMPRESSIONS, Compression
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.diloco import DiLoCo
 from roundelay.strategies.dpsgd import DPSGD
@@ -44,7 +46,7 @@ __all__ = [
     "find",
 ]
 
-STRATEGIES: dict[str, type[Strategy]] = {
+_KINDS: dict[str, type[Strategy]] = {
     "adpsgd": ADPSGD,
     "adpsgd-pairwise": PairwiseADPSGD,
     "adpsgd-random": RandomADPSGD,
@@ -63,7 +65,10 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "slowmo": SlowMo,
     "synchronous": Synchronous,
 }
+STRATEGIES = Registry(Strategy, _KINDS, "roundelay.strategies")
 """By the name that an experiment gives."""
+Strategy.registry = STRATEGIES
+Compression.registry = Registry(Compression, COMPRESSIONS)
 
 
 def find(name: str) -> type[Strategy]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
+from roundelay.plugins import Registry
 from roundelay.vector import Slot
 
 __all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
@@ -27,6 +29,7 @@ class Compression:
     without a minibatch sends from its residual.  Buffers are never compressed.
     """
 
+    registry: ClassVar[Registry[Compression]]
     feedback: bool = True
     """Carry the residual to the next step."""
 

@@ -93,7 +93,12 @@ def expand(study: Study) -> Matrix:
     _check_frames(list(cells.values()))
     firsts = {cell.base: cell for cell in reversed(cells.values())}
     trials = [maker.trial(cell, rate) for cell in reversed(firsts.values()) for rate in study.tuning.rates]
-    return Matrix(trials, list(cells.values()), _baseline(study, study.strategies).get("label", study.baseline))
+    return Matrix(trials, list(cells.values()), _baseline(study, study.strategies).get("label", _label(study.baseline)))
+
+
+def _label(name: str) -> str:
+    """Return how a strategy is called: one of ``file.py:Name`` by its own name."""
+    return name.rpartition(":")[2]
 
 
 def describe(cell: PlannedCell) -> dict[str, Any]:
@@ -138,7 +143,7 @@ class _Maker:
     def cell(self, entry: Table, learners: int, model: str, cluster: str, *, on: str, seed: int) -> PlannedCell:
         """Make one cell; its rate is that of the experiment, scaled, unless trials choose it."""
         study, entry = self.study, dict(entry)
-        label, power = entry.pop("label", entry["name"]), entry.pop("scale", None)
+        label, power = entry.pop("label", _label(entry["name"])), entry.pop("scale", None)
         assert isinstance(study.experiment, dict)
         table = merge(study.experiment, study.models.get(model, {}))
         table |= {"learners": learners, "seed": seed, "strategy": entry}
@@ -215,7 +220,7 @@ def _seed_model(table: Table, seed: int) -> None:
     """Set the seed of the model's initial weights, if the task has one."""
     task = table.get("task", {})
     kind = TASKS.get(task.get("name", ""))
-    if kind is not None and "model_seed" in {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]  # tasks are dataclasses
+    if "model_seed" in getattr(kind, "__dataclass_fields__", {}):
         table["task"] = task | {"model_seed": seed}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import Mismatch
+from roundelay.plugins import digests_of
 from roundelay.runs.run_folder import versions
 
 __all__ = ["compare", "fingerprint"]
@@ -24,6 +25,7 @@ def fingerprint(settings: Mapping[str, Any]) -> Print:
     plain = dict(settings) | {"task": {key: value for key, value in task.items() if key != "data"}}
     made = {f"{name} version": text for name, text in versions().items() if name != "commit"}
     made |= {"code": _digest_of_code(), **({"data": _digest_of_data(Path(data))} if data else {})}
+    made |= {f"code of {name}": digest for name, digest in digests_of(settings).items()}
     return made | _flat(plain, "")
 
 
