@@ -13,15 +13,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.experiment.execution import train_simulated
+from roundelay.experiment import launch as launching
+from roundelay.experiment.learner_entry import ENTRY
 from roundelay.experiment.settings import BudgetSettings, Experiment
 from roundelay.learner import Learner
 from roundelay.optim.early_stopping import EarlyStopping
 from roundelay.optim.rate_scaling import RateSettings
 from roundelay.optim.schedules import Constant, Newbob
 from roundelay.runs.run_folder import RunFolder
+from roundelay.runtime import Runtime
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.task import Scores
+from roundelay.training.event_order import Order
+from roundelay.training.job import Job
 from roundelay.training.loop import Training
 from roundelay.training.model_selection import ModelSelector
 from roundelay.training.observer import Evaluation
@@ -40,17 +44,21 @@ def train(what: Experiment, folder: Path) -> tuple[dict[str, Any], dict[str, Ten
     """Train in the simulator; return the result, the saved tensors, and every consensus with its scores."""
     seen: list[tuple[Tensor, Scores]] = []
 
-    def watch(training: Training) -> None:
+    made = Job.training
+
+    def watched(job: Job, runtime: Runtime, order: Order | None = None) -> Training:
         def note(learner: Learner, evaluation: Evaluation) -> None:
             if learner.index == 0:
                 seen.append((evaluation.consensus.clone(), dict(evaluation.scores)))
 
+        training = made(job, runtime, order)
         training.observers.append(Watching(evaluated=note))
+        return training
 
-    run = RunFolder(folder)
-    run.create(what, {})
-    result = train_simulated(what, run, watch=watch)
-    return result, load_file(run.model), seen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "training", watched)
+        result = launching.train(what, folder, on="simulator")
+    return result.plain(), load_file(RunFolder(folder).model), seen
 
 
 def tensors(what: Experiment, vector: Tensor) -> dict[str, Tensor]:
@@ -115,8 +123,8 @@ def test_processes_keep_it_too(tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()
     launch.run(
-        "roundelay.experiment.execution:train_learner",
-        {"experiment": what.plain(), "folder": str(out)},
+        ENTRY,
+        {"experiment": what.plain(), "folder": str(out), "lr_factor": 1.0, "stage": None},
         size=2,
         folder=out,
     )

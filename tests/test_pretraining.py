@@ -20,7 +20,9 @@ from command import ROUNDELAY
 from roundelay import config
 from roundelay.cli.train import command
 from roundelay.errors import CheckpointError, SettingsError
-from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.backends import RunOptions
+from roundelay.experiment.launch import run as run_again
+from roundelay.experiment.launch import train
 from roundelay.experiment.pretraining.layer_stages import Pretraining, pretrained, stages_done
 from roundelay.experiment.pretraining.layer_tasks import chain_of, inputs_of
 from roundelay.experiment.pretraining.rbm import RBM
@@ -54,9 +56,7 @@ def experiment(kind: str = "rbm", strategy: str = "synchronous", learners: int =
 
 
 def run(asked: Experiment, folder: Path) -> dict[str, Any]:
-    made = RunFolder(folder)
-    made.create(asked, {})
-    return train_simulated(asked, made)
+    return train(asked, folder, on="simulator").plain()
 
 
 def events(folder: Path, stage: int) -> list[dict[str, Any]]:
@@ -185,7 +185,8 @@ def test_goes_on_after_a_stop_between_stages(kind: str, tmp_path: Path) -> None:
     RunFolder(tmp_path / "stopped").create(asked, {})
     Pretraining(asked).simulate(0, tmp_path / "stopped")
     assert stages_done(tmp_path / "stopped")[0] == 1
-    assert train_simulated(asked, RunFolder(tmp_path / "stopped")) == whole
+    stopped = run_again(asked, tmp_path / "stopped", on="simulator", options=RunOptions(), resumed=True)
+    assert stopped.plain() == whole
 
 
 @pytest.mark.slow
@@ -291,6 +292,6 @@ def test_weights_that_are_missing_or_another_models(tmp_path: Path) -> None:
     run(experiment(pretrain={"epochs": 0.1}, budget={"minibatches": 1}), tmp_path / "run")
     weights = str(tmp_path / "run" / "pretrain" / "model.safetensors")
     with pytest.raises(CheckpointError, match="another model's"):
-        train_simulated(experiment(task={"hidden": [9, 8]}, pretrain={"weights": weights}), None)
+        train(experiment(task={"hidden": [9, 8]}, pretrain={"weights": weights}), on="simulator")
     with pytest.raises(CheckpointError, match=r"another model's: it has no 0\.bias"):
-        train_simulated(experiment(task={"model": "lstm"}, pretrain={"weights": weights}), None)
+        train(experiment(task={"model": "lstm"}, pretrain={"weights": weights}), on="simulator")

@@ -16,7 +16,7 @@ import tomli_w
 from roundelay.errors import SettingsError, suggest
 from roundelay.plugins import Registry, resolve
 
-__all__ = ["apply", "build", "build_named", "dump", "plain", "read"]
+__all__ = ["apply", "build", "build_named", "dump", "parse_assignment", "plain", "put", "read"]
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -33,21 +33,30 @@ def read(path: Path) -> Table:
     return table
 
 
-def apply(table: Table, assignment: str) -> None:
-    """Apply ``key.inner=value``, the value written as in TOML, or a bare word for a string."""
-    key, equals, value = assignment.partition("=")
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Read ``key.inner=value``, the value written as in TOML, or a bare word for a string."""
+    key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise SettingsError(f"--set {assignment}: expected KEY=VALUE, as in --set optimizer.lr=0.1")
-    *path, last = key.strip().split(".")
+        raise SettingsError(f"--set {text}: expected KEY=VALUE, as in --set optimizer.lr=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def put(table: Table, key: str, value: Any) -> None:
+    """Set ``key.inner`` in a table; a Python file that the value names is looked for from here."""
+    *path, last = key.split(".")
     for name in path:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise SettingsError(f"--set {assignment}: {name} is not a table")
-    try:
-        given = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        given = value.strip()
-    table[last] = resolve(given, Path())
+            raise SettingsError(f"--set {key}: {name} is not a table")
+    table[last] = resolve(value, Path())
+
+
+def apply(table: Table, assignment: str) -> None:
+    """Apply ``key.inner=value``."""
+    put(table, *parse_assignment(assignment))
 
 
 def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:

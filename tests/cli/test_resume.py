@@ -19,6 +19,8 @@ from safetensors.torch import load_file
 from command import ROUNDELAY, call
 from killing import LOCKSTEP, kill_and_resume, undisturbed, words
 from roundelay.cli.resume import command as resume
+from roundelay.experiment.backends import RunOptions
+from roundelay.experiment.launch import Run
 from roundelay.strategies import STRATEGIES
 from roundelay.training.checkpoint_files import Checkpoints
 
@@ -79,7 +81,7 @@ def test_another_number_of_learners_says_what_changes(stopped: Path, tmp_path: P
     assert json.loads((run / "run.json").read_text())["learners"] == 3
     again = call("resume", str(run))
     assert again.returncode == 0
-    assert "has finished already" in again.stderr
+    assert "already finished" in again.stderr
 
 
 def test_a_number_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -130,10 +132,15 @@ def test_only_who_was_slowed_is_slowed_again(monkeypatch: pytest.MonkeyPatch, tm
     assert call(*words("averaging", run, *given)).returncode == 0
     (run / "model.safetensors").unlink()
     begun: list[Any] = []
-    monkeypatch.setattr("roundelay.cli.train.train", lambda _, __, options: begun.append(options["slow"]))
+
+    def note(experiment: object, path: Path, *, options: RunOptions, **more: Any) -> Run:
+        begun.append(options.slow)
+        return Run({}, 0.0, "wall", reported=False)
+
+    monkeypatch.setattr("roundelay.experiment.continuation.run", note)
     for more in ([], ["--learners", "1"]):
         resume.main([str(run), *more], standalone_mode=False)
-    assert begun == [("1=1.5",), ()]
+    assert begun == [{1: 1.5}, {}]
 
 
 # -- launchers --------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from roundelay.cli.fault_options import slowed
 from roundelay.cli.train import command
+from roundelay.experiment.launch import slowed
 from roundelay.report.report_writer import write_report
 from roundelay.runtimes.cluster import Cluster, Straggler
 from roundelay.runtimes.fault_plan import FaultPlan, parse

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from roundelay.experiment.execution import describe, train_simulated
+from roundelay.experiment.launch import train
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.record import Record
-from roundelay.runs.run_folder import RunFolder
 
 HOSTILE = '<script>alert("x")</script>&\'"<img src=x onerror=alert(1)>'
 
@@ -27,9 +26,7 @@ def simulate_run(folder: Path, strategy: str, learners: int, **changes: Any) -> 
         "seed": 1,
     }
     experiment = Experiment.of(table | changes)
-    run = RunFolder(folder)
-    run.create(experiment, describe(experiment, experiment.job(), "simulator"))
-    train_simulated(experiment, run)
+    train(experiment, folder, on="simulator")
     return folder
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from roundelay.errors import DataError, NumericalError, SettingsError
-from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.launch import train
 from roundelay.experiment.settings import Experiment
 from roundelay.models import MODELS
 from roundelay.speech.decoding.network_scorer import Scorer
@@ -170,7 +170,7 @@ def test_a_bad_minibatch_names_its_utterances(toned: str) -> None:
     table = {"name": "acoustic", "data": toned, "batch": 64, "model": {"name": "dnn", "preset": "tiny"}}
     experiment = Experiment(table, optimizer={"name": "SGD", "lr": 1e30})
     with pytest.raises(NumericalError, match=r"learner 0: .*minibatch \d+ of epoch 0 \(utterances train\d-u\d\d, "):
-        train_simulated(experiment, None)
+        train(experiment, on="simulator")
     assert tiny(toned).describe(0, 0).startswith("utterances train0-u0")
 
 

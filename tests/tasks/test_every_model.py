@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from cases import CASES, SETTINGS, fitting
-from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.launch import train
+from roundelay.experiment.learner_entry import ENTRY
+from roundelay.experiment.run_observer import RunObserver
 from roundelay.experiment.settings import BatchSettings, BudgetSettings, Experiment
 from roundelay.models import MODELS
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtimes.processes import launcher
 from roundelay.strategies import STRATEGIES
 from roundelay.task import evaluate
-from roundelay.training.loop import Training
-from support import Watching
 
 MINIBATCHES = 24
 # Four learners' changes added up whole are four times a step: whether that ends below where it began is chance.
@@ -62,12 +62,13 @@ def test_in_the_simulator(model: str, strategy: str, toned: str, losses: dict[st
     what = experiment(toned, model, strategy, 4)
     trained = set[int | None]()
 
-    def watch(training: Training) -> None:
-        training.observers.append(Watching(lambda _, step: trained.add(step.number)))
+    class Noting(RunObserver):
+        def stepped(self, minibatch: int, frames: int, loss: float) -> None:
+            trained.add(minibatch)
 
-    result = train_simulated(what, None, watch=watch)
+    result = train(what, on="simulator", observer=Noting())
     assert trained == set(range(MINIBATCHES))
-    assert result["scores"]["loss"] < losses[model]
+    assert result.scores["loss"] < losses[model]
 
 
 COVERING = list(zip(STRATEGIES, itertools.cycle(MODELS), strict=False))
@@ -78,9 +79,9 @@ COVERING = list(zip(STRATEGIES, itertools.cycle(MODELS), strict=False))
 @pytest.mark.parametrize(("strategy", "model"), COVERING)
 def test_on_two_processes(strategy: str, model: str, toned: str, tmp_path: Path) -> None:
     what = experiment(toned, model, strategy, 2)
-    settings = {"experiment": what.plain(), "folder": str(tmp_path), "minibatches": MINIBATCHES}
+    settings = {"experiment": what.plain(), "folder": str(tmp_path), "lr_factor": 1.0, "stage": None}
     launcher.run(
-        "roundelay.experiment.execution:train_learner", settings,
+        ENTRY, settings,
         size=what.learners + what.strategy.servers, folder=tmp_path,
     )  # fmt: skip
     saved, first = load_file(RunFolder(tmp_path).model), what.make_task().make_module().state_dict()
@@ -89,8 +90,7 @@ def test_on_two_processes(strategy: str, model: str, toned: str, tmp_path: Path)
     assert (tmp_path / "acoustic" / "bundle.json").is_file()
     if len(what.strategy.lockstep_groups(what.learners)) == 1:  # lockstep: to the bit
         folder = RunFolder(tmp_path / "simulated")
-        folder.create(what, {})
-        train_simulated(what, folder)
+        train(what, folder.path, on="simulator")
         simulated = load_file(folder.model)
         assert all(torch.equal(saved[name], simulated[name]) for name in saved)
 

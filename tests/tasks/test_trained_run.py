@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roundelay.experiment.execution import train_simulated
+from roundelay.experiment.launch import train
 from roundelay.experiment.settings import BudgetSettings, Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
@@ -35,8 +35,7 @@ def test_a_run_decodes_elsewhere(kind: str, toned: str, tmp_path: Path) -> None:
         learners=2,
     )
     folder = RunFolder(tmp_path / "run")
-    folder.create(experiment, {})
-    train_simulated(experiment, folder)
+    train(experiment, folder.path, on="simulator")
     moved = tmp_path / "elsewhere" / "run"
     moved.parent.mkdir()
     folder.path.rename(moved)

@@ -1,53 +1,56 @@
-"""The options by which ``roundelay train`` disturbs a run on purpose, and says what becomes of those who are lost."""
+"""The options of ``roundelay train`` for faults on purpose, slow learners and several hosts."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from roundelay.errors import SettingsError
+from roundelay.experiment.backends import REJOINS
 from roundelay.experiment.settings import Experiment
-from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.fault_plan import FaultPlan, parse
 
-__all__ = ["HEARTBEAT_TIMEOUT", "fault_options", "parse_slow", "plan_of", "refuse_faults", "slowed"]
+if TYPE_CHECKING:
+    from roundelay.runtimes.processes.hosts import Hosts
+
+__all__ = ["fault_options", "hosts_of", "parse_slow", "plan_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-REJOINS = 3
-HEARTBEAT_TIMEOUT = 30.0
 
 
 def fault_options(function: F) -> F:
     """Add the options."""
     for option in (
         click.option(
-            "--faults", metavar="EVENTS", help='Disturb the run: "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5".'
+            "--faults", metavar="EVENTS", help='Inject faults: "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5".'
         ),
         click.option(
             "--rejoins", type=click.IntRange(0), default=REJOINS, show_default=True, metavar="N",
-            help="Start a killed learner again, N times at most, to join the others.",
+            help="Restart a killed learner at most N times.",
         ),
         click.option(
             "--heartbeat-timeout", type=click.FloatRange(0.05), metavar="SECONDS",
-            help="How long a learner may be silent before the others go on without it; 30 by default.",
+            help="Seconds without heartbeat until a learner counts as lost; default: 30.",
         ),
     ):  # fmt: skip
         function = option(function)
     return function
 
 
-def plan_of(options: dict[str, Any], experiment: Experiment) -> FaultPlan:
-    """Read the options; those of a command that does not have them are as by default."""
+def plan_of(
+    text: str | None, experiment: Experiment, rejoins: int, heartbeat_timeout: float | None
+) -> FaultPlan | None:
+    """Make the plan that the options ask for; None if they are as by default."""
     servers = experiment.strategy.servers
-    text = options.get("faults")
+    if not text and rejoins == REJOINS and heartbeat_timeout is None:
+        return None
     events = parse(text, experiment.learners, servers) if text else []
-    return FaultPlan(events, servers, options.get("rejoins", REJOINS), options.get("heartbeat_timeout"))
+    return FaultPlan(events, servers, rejoins, heartbeat_timeout)
 
 
-def parse_slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
+def parse_slow(given: tuple[str, ...]) -> dict[int, float]:
     """Read what ``--slow`` gives: learners and by what factor each is slowed."""
     slow: dict[int, float] = {}
     for each in given:
@@ -56,26 +59,15 @@ def parse_slow(given: tuple[str, ...], learners: int) -> dict[int, float]:
             slow[int(learner)] = float(factor)
         except ValueError:
             raise SettingsError(f"--slow {each}: expected LEARNER=FACTOR, as in --slow 3=10") from None
-        if not 0 <= int(learner) < learners or float(factor) < 1:
-            raise SettingsError(
-                f"--slow {each}: a learner from 0 to {learners - 1} and a factor of at least 1 would do"
-            )
     return slow
 
 
-def slowed(cluster: Cluster, faults: FaultPlan | None = None) -> dict[str, float]:
-    """Return how many times slower each learner that is slowed on purpose is, at worst, as ``run.json`` has it."""
-    by_learner: dict[int, list[tuple[float, float, float]]] = {}
-    for each in (faults or FaultPlan()).apply(cluster).stragglers:
-        if each.learner >= 0:  # a server counts backwards
-            by_learner.setdefault(each.learner, []).append((each.begin_seconds, each.end_seconds, each.factor))
-    return {
-        str(learner): max(math.prod(factor for begin, end, factor in own if begin <= now < end) for now, _, _ in own)
-        for learner, own in sorted(by_learner.items())
-    }
+def hosts_of(rendezvous: str | None, count: int, token: str = "") -> Hosts | None:
+    """Return the hosts that ``--rendezvous`` and ``--hosts`` name; None for this one alone."""
+    if rendezvous is None:
+        if count > 1:
+            raise SettingsError(f"--hosts {count}: also give --rendezvous HOST:PORT, an address of the first host")
+        return None
+    from roundelay.runtimes.processes.hosts import Hosts
 
-
-def refuse_faults(options: dict[str, Any], where: str) -> None:
-    """Complain where there is nobody to do it."""
-    if options.get("faults"):
-        raise SettingsError(f"--faults: learners that {where} has started are not ours to disturb; use its own means")
+    return Hosts(rendezvous, count, token=token)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from roundelay.runs.run_folder import RunFolder
-
 __all__ = ["command"]
 
 EPILOG = """\b
@@ -24,19 +22,14 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(run: Path, out: Path | None, *, as_json: bool) -> None:
     """Run RUN again in the simulator, every learner in the order that it wrote down, and compare the weights."""
-    from roundelay.experiment.execution import replay_run
-    from roundelay.experiment.settings import Experiment
+    from roundelay.experiment.continuation import replay
 
-    folder = None
-    if out is not None:
-        folder = RunFolder(out)
-        folder.create(Experiment.read(RunFolder(run).settings), {"replay of": str(run)})
-    result = replay_run(RunFolder(run), folder)
+    found = replay(run, out)
     if as_json:
-        click.echo(json.dumps(result))
-        return
-    if result["equal"]:
+        plain = {name: value for name, value in vars(found).items() if name != "folder" and value is not None}
+        click.echo(json.dumps(plain))
+    elif found.equal:
         click.echo(f"{run}: replayed to the same weights, bit for bit")
     else:
-        share = result["difference"] / result["largest"]
+        share = found.difference / found.largest
         click.echo(f"{run}: replayed to weights that differ by {share:.1e} of the largest")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from roundelay import config
-from roundelay.cli.fault_options import fault_options, parse_slow
+from roundelay.cli.fault_options import fault_options, hosts_of, parse_slow, plan_of
 from roundelay.cli.score_format import figures
-from roundelay.errors import SettingsError
-from roundelay.experiment.settings import Experiment, assign
-from roundelay.runtimes.cluster import Cluster
-from roundelay.strategies import STRATEGIES
+from roundelay.cli.training_display import Display
+from roundelay.experiment.backends import On, RunOptions
+from roundelay.experiment.launch import Changes, Run, configure, train
 
-__all__ = ["command", "train"]
+__all__ = ["command", "show"]
 
 EPILOG = """\b
 Examples:
@@ -53,75 +51,39 @@ Examples:
 )
 @click.option("--rendezvous", metavar="HOST:PORT", help="Several hosts: run the same command on each of them.")
 @click.option("--hosts", type=int, default=1, show_default=True, help="How many hosts meet at the rendezvous.")
-@click.option("--token", default="", help="A word that all hosts of this run give, against mix-ups of two runs.")
+@click.option("--token", default="", help="Word shared by all hosts of a run; others are refused.")
 @click.option(
     "--restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N",
-    help="When all learners are gone (under MPI: any), resume from the last checkpoint, N times at most.",
+    help="Resume at most N times if all learners (MPI: any) are lost.",
 )  # fmt: skip
 @fault_options
 @click.option("--debug", is_flag=True, help="Check as it runs that mixing conserves the mean.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def command(experiment: Path, out: Path, **options: Any) -> None:
+def command(experiment: Path, out: Path, *, as_json: bool, on: On, **options: Any) -> None:
     """Train EXPERIMENT and leave the model, its settings and a record of the run in a folder."""
-    settings = _settings(experiment, options)
-    train(settings, out, options | {"resume": False})
+    changes = Changes(
+        options["data"], options["strategy"], options["learners"], options["cluster"], options["learners_per_node"],
+        options["debug"], dict(config.parse_assignment(each) for each in options["assignments"]),
+    )  # fmt: skip
+    how = RunOptions(
+        slow=parse_slow(options["slow"]),
+        heartbeat_timeout=options["heartbeat_timeout"],
+        hosts=hosts_of(options["rendezvous"], options["hosts"], options["token"]),
+        restarts=options["restarts"],
+        shuffle_ties=options["shuffle_ties"],
+    )
+    settings = configure(experiment, changes, on=on, options=how)
+    faults = plan_of(options["faults"], settings, options["rejoins"], options["heartbeat_timeout"])
+    how = dataclasses.replace(how, faults=faults)
+    show(train(settings, out, on=on, options=how, observer=Display(as_json=as_json)), as_json=as_json)
 
 
-def train(settings: Experiment, out: Path, options: dict[str, Any]) -> None:
-    """Train, or go on training in a folder that has checkpoints, and report."""
-    from roundelay.experiment.backends import RUNTIMES
-
-    result = RUNTIMES[options["on"]](settings, out, options)
-    if result is None:
+def show(run: Run, *, as_json: bool) -> None:
+    """Print what came of a run, on the rank that has it."""
+    if not run.reported:
         return
-    if options["as_json"]:
-        click.echo(json.dumps(result | {"run": str(out)}))
+    if as_json:
+        click.echo(json.dumps(run.plain() | {"run": str(run.folder)}))
         return
-    scores = "  ".join(figures(result["scores"]))
-    click.echo(f"{out}: {scores}  in {result['seconds']:.3f} s ({result['clock']} time)")
-
-
-def _settings(path: Path, options: dict[str, Any]) -> Experiment:
-    """Put the command line's settings on top of the file's."""
-    table = config.read(path)
-    if options.get("data") is not None:
-        table.setdefault("task", {})["data"] = str(options["data"].absolute())
-    if options["strategy"] is not None:
-        now = table.get("strategy", {})
-        if now.get("name") != options["strategy"]:
-            table["strategy"] = {"name": options["strategy"]}
-    for name in ("learners", "debug"):
-        if options[name]:
-            table[name] = options[name]
-    if options["learners"] is not None and options["learners"] < 1:
-        raise SettingsError(f"--learners must be at least 1, not {options['learners']}")
-    if options["cluster"] is not None:
-        table["cluster"] = config.read(options["cluster"])
-    if options["learners_per_node"] is not None:
-        table.setdefault("cluster", {})["learners_per_node"] = options["learners_per_node"]
-        if table.get("strategy", {}).get("name") == "hierarchical":
-            table["strategy"]["learners_per_node"] = options["learners_per_node"]
-    for assignment in options["assignments"]:
-        assign(table, assignment)
-    strategy = table.get("strategy", {})
-    if strategy.get("name") == "hierarchical" and "learners_per_node" not in strategy:
-        nodes = _nodes(table, options)
-        if nodes is not None:
-            strategy["learners_per_node"] = nodes
-    for learner, factor in parse_slow(options["slow"], table.get("learners", 1)).items():
-        table.setdefault("cluster", {}).setdefault("stragglers", []).append({"learner": learner, "factor": factor})
-    return config.build(Experiment, table, str(path))
-
-
-def _nodes(table: dict[str, Any], options: dict[str, Any]) -> int | list[int] | None:
-    """Say how many learners are on each node: by the simulated cluster, the hosts, or what torchrun says."""
-    learners = table.get("learners", 1)
-    if options["on"] == "simulator":
-        cluster = config.build(Cluster, table.get("cluster", {}), "cluster")
-        return cluster.node_sizes(learners) if cluster.nodes > 1 or cluster.learners_per_node else None
-    if options["hosts"] > 1:
-        servers = config.build_named(STRATEGIES, table["strategy"], "strategy").servers
-        edges = [max(0, (learners + servers) * k // options["hosts"] - servers) for k in range(options["hosts"] + 1)]
-        return [b - a for a, b in itertools.pairwise(edges) if b > a]
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(local) if local.isdecimal() and int(local) else None
+    scores = "  ".join(figures(run.scores))
+    click.echo(f"{run.folder}: {scores}  in {run.seconds:.3f} s ({run.clock} time)")

@@ -1,76 +1,92 @@
-"""What a person sees while something trains: a bar on a terminal, a line an evaluation elsewhere."""
+"""What a person sees while something trains: a bar on a terminal, one line per evaluation elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping
+from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from roundelay.cli.score_format import figures
-from roundelay.learner import Learner
-from roundelay.training.loop import Training
-from roundelay.training.observer import Evaluation, Step
+from roundelay.experiment.run_observer import Evaluated, RunObserver
 
 __all__ = ["Display"]
 
 
-class Display:
-    """Progress of a training, on standard error; only learner 0 is drawn."""
+class Display(RunObserver):
+    """Progress of a run, on standard error."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.frames = total, 0, 0
-        self.started = time.monotonic()
-        self.console = Console(stderr=True)
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.quiet, self.total = as_json, 0
+        self.progress: Progress | None = None
+
+    def started(self, about: Mapping[str, Any]) -> None:
+        """Say what begins."""
+        if not self.quiet:
+            servers = f" and {_some(about['servers'], 'server')}" if about["servers"] else ""
+            click.echo(
+                f"{about['strategy']} on {_some(about['learners'], 'learner')}{servers} ({about['on']}): "
+                f"batch {about['batch']} per learner, {about['global_batch']} in all; "
+                f"{about['minibatches']} minibatches, {about['epochs']:g} epochs",
+                err=True,
+            )
+
+    def noticed(self, line: str) -> None:
+        """Print the line."""
+        click.echo(line, err=True)
+
+    def began(self, minibatches: int) -> None:
+        """Show an empty bar."""
+        self.total, self.done, self.frames, self.since = minibatches, 0, 0, time.monotonic()
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
-            console=self.console,
+            console=Console(stderr=True),
             disable=not sys.stderr.isatty(),
             transient=True,
         )
-        self.bar = self.progress.add_task("minibatch", total=total, figures="")
-
-    def __enter__(self) -> Self:
+        self.bar = self.progress.add_task("minibatch", total=minibatches, figures="")
         self.progress.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.progress.stop()
+    def stepped(self, minibatch: int, frames: int, loss: float) -> None:
+        """Move the bar."""
+        self.done, self.frames = max(self.done, minibatch + 1), self.frames + frames
+        if self.progress is not None and not self.progress.disable:
+            rate = self.frames / max(1e-9, time.monotonic() - self.since)
+            self.progress.update(self.bar, completed=self.done, figures=f"loss {loss:.3f}  {_short(rate)} frames/s")
 
-    def watch(self, training: Training) -> None:
-        """Observe a training that is about to begin."""
-        training.observers.append(self)
-
-    def stepped(self, learner: Learner, step: Step) -> None:
-        """Draw the bar."""
-        if learner.index:
-            return
-        self.done = max(self.done, learner.minibatch)
-        self.frames += learner.frames * step.num_learners
-        rate = self.frames / max(1e-9, time.monotonic() - self.started)
-        if not self.progress.disable:
-            self.progress.update(
-                self.bar, completed=self.done, figures=f"loss {step.loss:.3f}  {_short(rate)} frames/s"
-            )
-
-    def evaluated(self, learner: Learner, evaluation: Evaluation) -> None:
+    def evaluated(self, evaluation: Evaluated) -> None:
         """Print a line."""
-        if learner.index or learner.is_server:
-            return
-        parts = [f"epoch {evaluation.epoch:g}", f"minibatch {evaluation.position}/{self.total}"]
+        parts = [f"epoch {evaluation.epoch:g}", f"minibatch {evaluation.minibatch}/{self.total}"]
         parts += figures(evaluation.scores)
         if evaluation.clock == "virtual":
             parts.append(f"{evaluation.seconds:.3f} s virtual")
-        self.progress.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+        if self.progress is not None:
+            self.progress.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+
+    def ended(self) -> None:
+        """Take the bar away."""
+        if self.progress is not None:
+            self.progress.stop()
+
+    def stage_ended(self, about: Mapping[str, Any]) -> None:
+        """Say what a stage of pre-training came to."""
+        if not self.quiet:
+            scores = "  ".join(figures(about["scores"]))
+            guarded = f"  guarded {about['guarded']} times" if about["guarded"] else ""
+            stage = f"{about['kind']} {about['stage']} of {about['stages']} ({about['layer']})"
+            click.echo(f"pretrain {stage}: {scores}{guarded}", err=True)
+
+
+def _some(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _short(number: float) -> str:

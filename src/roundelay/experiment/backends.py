@@ -1,243 +1,300 @@
-"""Where ``roundelay train`` has its learners run: in the simulator, on processes, under MPI."""
+"""Where learners run: in the simulator, on processes, under MPI, or as one rank of somebody else's launcher.
+
+A backend starts all learners of a job, or is one of them, and returns what the first learner returned.  What happens
+before and after it is the same for all: `roundelay.experiment.launch`.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import click
-from torch import Tensor
+import torch
 
-from roundelay.cli.fault_options import HEARTBEAT_TIMEOUT, parse_slow, plan_of, refuse_faults, slowed
 from roundelay.errors import SettingsError
-from roundelay.experiment.pretraining.stage_runner import on_one_host, pretrain, pretrain_as_rank, pretrain_on_simulator
-from roundelay.experiment.retry import run_with_retries
+from roundelay.experiment.learner_entry import ENTRY, Attempt, LearnerJob, Result, Tensors, learn_here, start_weights
+from roundelay.experiment.run_observer import ObservedRecord, RunObserver, follow
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Runtime
-from roundelay.runtimes.cluster import Cluster, Straggler
-from roundelay.runtimes.processes.environment import World
+from roundelay.runtimes.fault_plan import FaultPlan
 
-__all__ = ["RUNTIMES", "learner"]
-
-ENTRY = "roundelay.experiment.backends:learner"
-
-
-def _announce(experiment: Experiment, about: dict[str, Any], *, as_json: bool) -> None:
-    if not as_json:
-        servers = f" and {_some(about['servers'], 'server')}" if about["servers"] else ""
-        click.echo(
-            f"{type(experiment.strategy).__name__} on {_some(about['learners'], 'learner')}{servers} ({about['on']}): "
-            f"batch {about['batch']} per learner, {about['global_batch']} in all; "
-            f"{about['minibatches']} minibatches, {about['epochs']:g} epochs",
-            err=True,
-        )
-
-
-def _some(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _start(experiment: Experiment, out: Path, slow: dict[str, float], options: dict[str, Any]) -> tuple[RunFolder, int]:
-    """Make the run's folder, unless it is resumed, and say what begins; return it, and how many minibatches it has."""
-    from roundelay.experiment.execution import describe
-    from roundelay.experiment.pretraining.layer_stages import check
-
-    job = experiment.job()
-    check(experiment)
-    about = describe(experiment, job, options["on"]) | {"slow": slow, "options": {"slow": list(options["slow"])}}
-    about |= {"shuffle_ties": options["shuffle_ties"]} if options["shuffle_ties"] is not None else {}
-    folder = RunFolder(out)
-    if not options["resume"]:
-        folder.create(experiment, about)
-    _announce(experiment, about, as_json=options["as_json"])
-    return folder, job.budget.total
-
-
-def on_simulator(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Train in the simulator of this process."""
-    from roundelay.cli.training_display import Display
-    from roundelay.experiment.execution import train_simulated
-
-    faults, shuffle = plan_of(options, experiment), options["shuffle_ties"]
-    folder, total = _start(experiment, out, slowed(experiment.cluster, faults), options)
-    pretrain_on_simulator(experiment, out, as_json=options["as_json"])
-    with Display(total) as display:
-        return train_simulated(experiment, folder, shuffle=shuffle, watch=display.watch, faults=faults)
-
-
-def learner(runtime: Runtime, settings: dict[str, Any], start: dict[str, Tensor] | None = None) -> dict[str, Any]:
-    """Train one learner in a process of its own, with a display on the first."""
-    from roundelay.cli.training_display import Display
-    from roundelay.experiment.execution import train_learner
-
-    with Display(settings["minibatches"]) as display:
-        return train_learner(runtime, settings, display.watch, start)
-
-
-def _job(experiment: Experiment, out: Path, total: int) -> dict[str, Any]:
-    return {"experiment": experiment.plain(), "folder": str(out.absolute()), "minibatches": total}
-
-
-def _slow_cluster(slow: dict[int, float]) -> Cluster:
-    """Return what ``--slow`` makes of this machine; the cluster of the settings is that of the simulator."""
-    return Cluster(stragglers=[Straggler(learner, factor) for learner, factor in slow.items()])
-
-
-def on_processes(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
-    """Train on processes of this host and perhaps others, or as one of those that torchrun or Slurm has started."""
-    from roundelay.runs.chrome_trace import write_trace
-    from roundelay.runtimes.processes import environment
-    from roundelay.runtimes.processes import launcher as launch
+if TYPE_CHECKING:
+    from roundelay.experiment.pretraining.layer_stages import Pretraining
     from roundelay.runtimes.processes.hosts import Hosts
+
+__all__ = ["REJOINS", "Backend", "On", "RunOptions", "choose_backend"]
+
+On = Literal["processes", "simulator", "mpi"]
+HEARTBEAT_SECONDS = 30.0
+REJOINS = 3
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is run: what is no part of its experiment."""
+
+    slow: dict[int, float] | None = None
+    """How many times slower learners are made, by their number, on processes and under MPI."""
+    faults: FaultPlan | None = None
+    """Faults to inject, in the simulator and on processes; by default none, and a dead learner is restarted 3 times."""
+    heartbeat_timeout: float | None = None
+    """Seconds without a heartbeat after which a learner is lost; by default 30, or the simulated cluster's own."""
+    hosts: Hosts | None = None
+    """Several hosts that meet; the same call is made on each of them."""
+    restarts: int = 0
+    """How often a run that has lost all its learners (under MPI: any) is resumed."""
+    shuffle_ties: int | None = None
+    """In the simulator: break ties of simultaneous events at random, by this seed."""
+
+
+class Backend:
+    """Runs jobs; ``experiment`` is what it can run of the one it was given."""
+
+    writes_trace = True
+    """Whether this process writes the trace of the finished run."""
+    observes = True
+    """Whether this process tells the observer."""
+    reports = True
+    """Whether this process has the result."""
+    retries = True
+    """Whether this process can start a failed job again."""
+    in_process = True
+    """Whether stages of pre-training run in this process, which then has what they came to."""
+    continues = False
+    """Whether another launcher has started this job before: the run is resumed."""
+
+    def __init__(self, experiment: Experiment, out: Path | None, options: RunOptions, observer: RunObserver) -> None:
+        self.experiment, self.out, self.options, self.observer = experiment, out, options, observer
+
+    @property
+    def restarts(self) -> int:
+        """How often a run that has lost its learners is resumed."""
+        return self.options.restarts
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, which all but the simulator need."""
+        assert self.out is not None
+        return self.out
+
+    def prepare(self, start: Callable[[], object]) -> None:
+        """Call ``start`` before any learner begins, on one process of all."""
+        start()
+
+    def launch(self, job: LearnerJob, start: Tensors | None) -> Result | None:
+        """Train all learners, or one rank; ``start`` is what was pre-trained in this process."""
+        raise NotImplementedError
+
+    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+        """Run one stage of pre-training; ``stages`` has absorbed it afterwards, or its files are in the folder."""
+        raise NotImplementedError
+
+
+class Simulator(Backend):
+    """A simulated cluster in this process."""
+
+    @property
+    def restarts(self) -> int:
+        """Never: what is lost there is lost as the settings say."""
+        return 0
+
+    def launch(self, job: LearnerJob, start: Tensors | None) -> Result:
+        from roundelay.runtimes.simulator.simulation import simulate
+
+        experiment, faults = self.experiment, self.options.faults
+        torch.set_num_threads(experiment.threads)
+        start = start if start is not None else start_weights(experiment, self.out)
+        attempt = Attempt(experiment, self.out, lr_factor=job["lr_factor"], start=start)
+        path = self.out / "record.jsonl" if self.out is not None else None
+        record = ObservedRecord(path, self.observer, clock="virtual", spans=experiment.record.max_spans)
+        try:
+            outcome = simulate(
+                attempt.training,
+                experiment.cluster if faults is None else faults.apply(experiment.cluster),
+                learners=experiment.learners,
+                servers=experiment.strategy.servers,
+                seed=experiment.seed,
+                record=record,
+                shuffle=self.options.shuffle_ties,
+            )
+        finally:
+            record.abandon()
+            attempt.close()
+        if faults is not None:
+            faults.check(outcome.fired, outcome.seconds)
+        first = next(training for training in outcome.finished if not training.learner.is_server)
+        return attempt.finish(first, outcome.consensus, seconds=outcome.seconds)
+
+    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+        return stages.simulate(stage, self.out, observer=self.observer)
+
+
+class Launched(Backend):
+    """Learners that this process starts, each in a process of its own."""
+
+    in_process = False
+
+    def _run(self, job: LearnerJob, folder: Path) -> list[Any]:
+        raise NotImplementedError
+
+    def launch(self, job: LearnerJob, start: Tensors | None) -> Result | None:
+        with follow(self.folder, self.observer):
+            results = self._run(job, self.folder)
+        return next((result for result in results[self.experiment.strategy.servers :] if result is not None), None)
+
+    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+        folder = self.folder / "pretrain" / str(stage + 1)
+        folder.mkdir(parents=True, exist_ok=True)
+        with follow(folder, self.observer):
+            results = self._run({**job, "stage": stage}, folder)
+        return next(result for result in results if result is not None)
+
+
+class Processes(Launched):
+    """Processes of this host, and perhaps of others."""
+
+    def _run(self, job: LearnerJob, folder: Path) -> list[Any]:
+        from roundelay.runtimes.processes import launcher
+
+        experiment, options = self.experiment, self.options
+        servers, settings = experiment.strategy.servers, _process_options(experiment, options)
+        faults = (options.faults or FaultPlan(servers=servers, rejoins=REJOINS)) if job["stage"] is None else None
+        size = experiment.learners + servers
+        return launcher.run(ENTRY, job, size=size, folder=folder, options=settings, hosts=options.hosts, faults=faults)
+
+
+def _process_options(experiment: Experiment, options: RunOptions) -> Any:
     from roundelay.runtimes.processes.process_runtime import Options
 
-    servers = experiment.strategy.servers
-    slow = parse_slow(options["slow"], experiment.learners)
-    settings = Options(
-        slow={servers + learner: factor for learner, factor in slow.items()},
+    return Options(
+        slow={experiment.strategy.servers + learner: factor for learner, factor in (options.slow or {}).items()},
         max_spans=experiment.record.max_spans,
         threads=experiment.threads,
-        heartbeat_timeout=options.get("heartbeat_timeout") or HEARTBEAT_TIMEOUT,
+        heartbeat_timeout=options.heartbeat_timeout or HEARTBEAT_SECONDS,
     )
-    faults, world = plan_of(options, experiment), environment.find()
-    told = slowed(_slow_cluster(slow), faults)
-    if world is not None:
-        refuse_faults(options, "torchrun or Slurm")
-        resume = options["resume"] or (world.restarted and RunFolder(out).settings.exists())
-        return _in_world(experiment, out, settings, world, told, options | {"resume": resume})
-    hosts = None
-    if options["rendezvous"] is not None:
-        hosts = Hosts(options["rendezvous"], options["hosts"], token=options["token"])
-        hosts.parse()
-        on_one_host(experiment, out)
-    elif options["hosts"] > 1:
-        raise SettingsError(
-            f"--hosts {options['hosts']}: also give --rendezvous HOST:PORT, an address of the first host"
+
+
+class Mpi(Launched):
+    """Ranks that this process starts by mpiexec."""
+
+    def _run(self, job: LearnerJob, folder: Path) -> list[Any]:
+        from roundelay.runtimes.mpi import mpi_launcher
+
+        experiment = self.experiment
+        size, spans = experiment.learners + experiment.strategy.servers, experiment.record.max_spans
+        settings = {**job}
+        return mpi_launcher.run(
+            ENTRY, settings, size=size, folder=folder, threads=experiment.threads, spans=spans, slow=self.options.slow
         )
-    folder, total = _start(experiment, out, told, options)
-    size = experiment.learners + servers
-
-    def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
-        return launch.run(entry, given, size=size, folder=place, options=settings, hosts=hosts)
-
-    pretrain(experiment, out, launch_stage, as_json=options["as_json"])
-
-    def attempt(lower: float) -> list[Any]:
-        given = _job(experiment, out, total) | {"lr_factor": lower}
-        return launch.run(ENTRY, given, size=size, folder=folder.path, options=settings, hosts=hosts, faults=faults)
-
-    try:
-        results = run_with_retries(attempt, out, experiment.guard, restarts=options["restarts"])
-    except SettingsError:
-        if not options["resume"]:
-            folder.discard()
-        raise
-    write_trace(folder.record, folder.path / "trace.json")
-    return next((result for result in results[servers:] if result is not None), None)
 
 
-def _in_world(
-    experiment: Experiment,
-    out: Path,
-    settings: Any,
-    world: World,
-    slow: dict[str, float],
-    options: dict[str, Any],
-) -> dict[str, Any] | None:
-    """Be one rank of a world that torchrun or Slurm has started: its size minus the servers are learners."""
-    from roundelay.runs.chrome_trace import write_trace
-    from roundelay.runtimes.processes import external_launch as given
+class Rank(Backend):
+    """This process is one rank of a world that another launcher has started: the world's size says how many learn."""
 
-    experiment = _fit_world(experiment, world.size)
-    total = experiment.job().budget.total
-    given.prepare(world, settings, lambda: _start(experiment, out, slow, options))
+    def __init__(
+        self, experiment: Experiment, out: Path | None, options: RunOptions, observer: RunObserver,
+        *, rank: int, size: int,
+    ) -> None:  # fmt: skip
+        servers = experiment.strategy.servers
+        if size <= servers:
+            kind = type(experiment.strategy).__name__
+            raise SettingsError(f"{size} ranks cannot train by {kind}, which takes {servers} for serving")
+        super().__init__(experiment.replace(learners=size - servers), out, options, observer)
+        self.observes, self.reports, self.retries = rank == 0, rank == servers, False
 
-    stage_of = functools.partial(given.rank_of, world, settings)
-    start = pretrain_as_rank(experiment, out, stage_of, as_json=options["as_json"])
-    with given.rank_of(world, settings, out) as runtime:
-        result = learner(runtime, _job(experiment, out, total), start)
-    if world.local_rank == 0:
-        write_trace(out / "record.jsonl", out / "trace.json")
-    return result if world.rank == experiment.strategy.servers else None
+    def _as_rank(self, work: Callable[[Runtime], Result], folder: Path, part: str) -> Result:
+        """Call ``work`` with this rank's runtime; ``part`` names what is run."""
+        raise NotImplementedError
 
+    def launch(self, job: LearnerJob, start: Tensors | None) -> Result:
+        torch.set_num_threads(self.experiment.threads)
+        start = start if start is not None else start_weights(self.experiment, self.out)
+        with follow(self.folder, self.observer if self.observes else None):
+            return self._as_rank(lambda runtime: learn_here(runtime, self.experiment, job, start), self.folder, "run")
 
-def _fit_world(experiment: Experiment, size: int) -> Experiment:
-    learners = size - experiment.strategy.servers
-    if learners < 1:
-        raise SettingsError(
-            f"{size} ranks cannot train by {type(experiment.strategy).__name__}, "
-            f"which takes {experiment.strategy.servers} for serving"
-        )
-    return experiment.replace(learners=learners)
+    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+        part = f"pretrain/{stage + 1}"
+        with follow(self.folder / part, self.observer if self.observes else None):
+            return self._as_rank(
+                lambda runtime: stages.train(stage, runtime, self.folder), self.folder / part, part
+            )  # fmt: skip
 
 
-def on_mpi(experiment: Experiment, out: Path, options: dict[str, Any]) -> dict[str, Any] | None:
-    """Train under MPI: start all ranks, or be one of those that mpiexec has started."""
-    from roundelay.runs.chrome_trace import write_trace
-    from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
-    from roundelay.runtimes.mpi import mpi_runtime as mpi
+class ExternalRank(Rank):
+    """A rank of torchrun or Slurm."""
 
-    servers, spans = experiment.strategy.servers, experiment.record.max_spans
-    slow = parse_slow(options["slow"], experiment.learners)
-    refuse_faults(options, "MPI")
-    if mpi.under_mpi():
-        return _as_rank(experiment, out, slow, options)
-    folder, total = _start(experiment, out, slowed(_slow_cluster(slow)), options)
-    size, threads = experiment.learners + servers, experiment.threads
+    def __init__(
+        self, experiment: Experiment, out: Path | None, options: RunOptions, observer: RunObserver, world: Any
+    ) -> None:
+        super().__init__(experiment, out, options, observer, rank=world.rank, size=world.size)
+        self.world, self.settings = world, _process_options(self.experiment, options)
+        self.writes_trace = world.local_rank == 0
+        self.continues = world.restarted and RunFolder(self.folder).settings.exists()
 
-    def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
-        return mpi_launch.run(entry, given, size=size, folder=place, threads=threads, spans=spans, slow=slow)
+    def prepare(self, start: Callable[[], object]) -> None:
+        from roundelay.runtimes.processes import external_launch
 
-    pretrain(experiment, out, launch_stage, as_json=options["as_json"])
+        external_launch.prepare(self.world, self.settings, start)
 
-    def attempt(lower: float) -> list[Any]:
-        given = _job(experiment, out, total) | {"lr_factor": lower}
-        return mpi_launch.run(ENTRY, given, size=size, folder=folder.path, threads=threads, spans=spans, slow=slow)
+    def _as_rank(self, work: Callable[[Runtime], Result], folder: Path, part: str) -> Result:
+        from roundelay.runtimes.processes import external_launch
 
-    results = run_with_retries(attempt, out, experiment.guard, restarts=options["restarts"])
-    write_trace(folder.record, folder.path / "trace.json")
-    result: dict[str, Any] = results[servers]
-    return result
+        with external_launch.rank_of(self.world, self.settings, folder, part) as runtime:
+            return work(runtime)
 
 
-def _as_rank(
-    experiment: Experiment, out: Path, slow: dict[int, float], options: dict[str, Any]
-) -> dict[str, Any] | None:
-    """Be one rank of a world that mpiexec has started."""
-    from mpi4py import MPI
+class MpiRank(Rank):
+    """A rank of the user's own mpiexec."""
 
-    from roundelay.runs.chrome_trace import write_trace
-    from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
+    def __init__(self, experiment: Experiment, out: Path | None, options: RunOptions, observer: RunObserver) -> None:
+        from mpi4py import MPI
 
-    experiment = _fit_world(experiment, MPI.COMM_WORLD.size)
-    total, spans, first = experiment.job().budget.total, experiment.record.max_spans, experiment.strategy.servers
+        rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        super().__init__(experiment, out, options, observer, rank=rank, size=size)
+        self.writes_trace = rank == 0
 
-    def launch_stage(entry: str, given: dict[str, Any], place: Path) -> list[Any]:
-        return [mpi_launch.run_here(entry, given, folder=place, spans=spans, slow=slow)]
+    def prepare(self, start: Callable[[], object]) -> None:
+        from roundelay.runtimes.mpi import mpi_launcher
 
-    def pretrain_and_train(runtime: Runtime, given: dict[str, Any]) -> dict[str, Any]:
-        pretrain(experiment, out, launch_stage, as_json=options["as_json"] or MPI.COMM_WORLD.rank != first)
-        return learner(runtime, given)
+        mpi_launcher.run_here(lambda runtime, _: None, {}, prepare=start)
 
-    result: dict[str, Any] = mpi_launch.run_here(
-        pretrain_and_train,
-        _job(experiment, out, total),
-        folder=out,
-        spans=spans,
-        slow=slow,
-        prepare=lambda: _start(experiment, out, slowed(_slow_cluster(slow)), options),
-    )
-    if MPI.COMM_WORLD.rank == 0:
-        write_trace(out / "record.jsonl", out / "trace.json")
-    return result if MPI.COMM_WORLD.rank == first else None
+    def _as_rank(self, work: Callable[[Runtime], Result], folder: Path, part: str) -> Result:
+        from roundelay.runtimes.mpi import mpi_launcher
+
+        folder.mkdir(parents=True, exist_ok=True)
+        spans, slow = self.experiment.record.max_spans, self.options.slow
+        result: Result = mpi_launcher.run_here(
+            lambda runtime, _: work(runtime), {}, folder=folder, spans=spans, slow=slow
+        )  # fmt: skip
+        return result
 
 
-RUNTIMES: dict[str, Callable[[Experiment, Path, dict[str, Any]], dict[str, Any] | None]] = {
-    "processes": on_processes,
-    "simulator": on_simulator,
-    "mpi": on_mpi,
-}
-"""By the name that ``--on`` gives: train there, and return the result, on the one rank that has it."""
+def choose_backend(
+    on: On, experiment: Experiment, out: Path | None, options: RunOptions, observer: RunObserver
+) -> Backend:
+    """Return where to run: as one rank, if torchrun, Slurm or mpiexec has started this process."""
+    if on == "simulator":
+        return Simulator(experiment, out, options, observer)
+    if out is None:
+        raise SettingsError(f"on {on}: give out, a folder for the run, which its learners write into")
+    if on == "mpi":
+        from roundelay.runtimes.mpi import mpi_runtime
+
+        _refuse_faults(options, "MPI")
+        under = mpi_runtime.under_mpi()
+        return (MpiRank if under else Mpi)(experiment, out, options, observer)
+    from roundelay.runtimes.processes import environment
+
+    world = environment.find()
+    if world is None:
+        return Processes(experiment, out, options, observer)
+    _refuse_faults(options, "torchrun or Slurm")
+    return ExternalRank(experiment, out, options, observer, world)
+
+
+def _refuse_faults(options: RunOptions, where: str) -> None:
+    if options.faults is not None and options.faults.events:
+        raise SettingsError(f"--faults: learners that {where} has started are not ours to disturb; use its own means")

@@ -67,16 +67,14 @@ class RecordSettings:
     """Write down the order in which things happened to each learner, for ``roundelay replay``."""
 
 
-def assign(table: dict[str, Any], assignment: str) -> None:
-    """Apply ``key=value``; it takes the place of the other way to say the same, as minibatches do of epochs."""
-    config.apply(table, assignment)
-    key = assignment.partition("=")[0].strip()
-    for one, other in (("epochs", "minibatches"), ("minibatches", "epochs")):
-        if key == f"budget.{one}":
-            table["budget"].pop(other, None)
-    for one, other in (("size", "total"), ("total", "size")):
-        if key == f"batch.{one}":
-            table["batch"].pop(other, None)
+def assign(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set ``key`` in an experiment's table; it replaces the other way to say the same, as minibatches do epochs."""
+    config.put(table, key, value)
+    for section, names in (("budget", ("epochs", "minibatches")), ("batch", ("size", "total"))):
+        for name in names:
+            if key == f"{section}.{name}":
+                table[section] = {other: table[section][other] for other in table[section] if other not in names}
+                table[section][name] = value
 
 
 @dataclass
@@ -111,9 +109,9 @@ class Experiment:
         if self.clip is not None and not self.clip > 0:
             raise SettingsError(f"clip must be above 0, not {self.clip}; leave it out for none")
         if self.budget.epochs is not None and self.budget.minibatches is not None:
-            raise SettingsError("budget.epochs and budget.minibatches are both given; one of them will do")
+            raise SettingsError("budget.epochs and budget.minibatches are both given; use one of them")
         if self.batch.size is not None and self.batch.total is not None:
-            raise SettingsError("batch.size and batch.total are both given; one of them will do")
+            raise SettingsError("batch.size and batch.total are both given; use one of them")
         self.strategy.check(self.learners)
 
     @classmethod
@@ -121,7 +119,7 @@ class Experiment:
         """Read an experiment, with ``key=value`` assignments on top."""
         table = config.read(path)
         for assignment in assignments or []:
-            assign(table, assignment)
+            assign(table, *config.parse_assignment(assignment))
         return config.build(cls, table, str(path))
 
     def batch_size(self, default: int) -> int:

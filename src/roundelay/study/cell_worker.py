@@ -7,9 +7,7 @@ ends, so does the process at once: a study that was killed leaves nobody behind 
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import io
 import json
 import math
 import os
@@ -58,18 +56,14 @@ def conclude(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _train(job: Job, run: Path) -> dict[str, Any]:
-    """Do what ``roundelay train`` does."""
-    from roundelay.cli.train import command
+    from roundelay.experiment.launch import train
+    from roundelay.experiment.settings import Experiment
 
-    words = [job["settings"], "--out", str(run), "--on", job["on"], "--json"]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        command.main(words, standalone_mode=False)
-    result: dict[str, Any] = json.loads(said.getvalue())
-    for name, value in result["scores"].items():
+    made = train(Experiment.read(Path(job["settings"])), run, on=job["on"])
+    for name, value in made.scores.items():
         if not math.isfinite(value):
             raise NumericalError(f"{name} is {value} at the end")
-    return {name: result[name] for name in ("scores", "seconds", "clock")}
+    return {"scores": made.scores, "seconds": made.seconds, "clock": made.clock}
 
 
 def _decode(run: Path, job: Job) -> dict[str, Any]:
@@ -101,7 +95,7 @@ def main() -> None:
     """Compute until there is nobody to compute for."""
     answers, jobs = _private_output(), queue.Queue[Job]()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    import roundelay.cli.train  # noqa: F401 (what takes a while, before the first cell is timed)
+    import roundelay.experiment.launch  # noqa: F401 (what takes a while, before the first cell is timed)
 
     while True:
         outcome = compute(jobs.get())

@@ -116,7 +116,7 @@ class Study:
             if isinstance(cluster, str):
                 study.clusters[name] = config.read(path.parent / cluster)
         for assignment in assignments or []:
-            assign(study.experiment, assignment)
+            assign(study.experiment, *config.parse_assignment(assignment))
         if data is not None:
             study.experiment.setdefault("task", {})["data"] = str(data.absolute())
         study.title = study.title or path.stem

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import Mismatch
-from roundelay.plugins import digests_of
+from roundelay.plugins import digests_of, is_file_name
 from roundelay.runs.run_folder import versions
 
 __all__ = ["compare", "fingerprint"]
@@ -45,7 +45,7 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Print:
         if isinstance(value, Mapping):
             made |= _flat(value, f"{prefix}{key}.")
         else:
-            made[prefix + key] = json.dumps(value)
+            made[prefix + key] = json.dumps(Path(value).name if is_file_name(value) else value)
     return made
 
 

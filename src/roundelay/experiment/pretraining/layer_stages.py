@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,8 @@ from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment.pretraining.layer_tasks import RBMTask, Shallow, chain_of, inputs_of
 from roundelay.experiment.pretraining.rbm import RBM
 from roundelay.experiment.pretraining.rbm_momentum import GuardedMomentum
+from roundelay.experiment.run_observer import ObservedRecord, RunObserver
 from roundelay.files import write_bytes, write_json
-from roundelay.runs.record import Record
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job, start_with
@@ -39,16 +38,12 @@ __all__ = [
     "check",
     "is_complete",
     "is_wanted",
-    "pretrain_simulated",
     "pretrained",
     "resume",
     "stages_done",
-    "start_simulated",
-    "train_stage",
 ]
 
 log = logging.getLogger(__name__)
-Watch = Callable[[Training], None]
 Tensors = dict[str, Tensor]
 
 
@@ -71,6 +66,11 @@ class Pretraining:
         self.done: Tensors = {}
         self._moments: tuple[Tensor, Tensor] | None = None
         self._take(done or {})
+
+    @classmethod
+    def before(cls, stage: int, experiment: Experiment, folder: Path) -> Pretraining:
+        """Return pre-training with all stages before ``stage`` done, as a run's folder has them."""
+        return cls(experiment, load_file(folder / "pretrain" / "model.safetensors") if stage else None)
 
     def _see_sigmoids(self) -> None:
         """Complain unless each pre-trained layer's output reaches the next through a sigmoid and nothing else."""
@@ -137,26 +137,20 @@ class Pretraining:
             seed=experiment.seed + stage,
         )
 
-    def simulate(self, stage: int, folder: Path | None, *, watch: Watch | None = None) -> dict[str, Any]:
+    def simulate(self, stage: int, folder: Path | None, *, observer: RunObserver | None = None) -> dict[str, Any]:
         """Run a stage on the experiment's simulated cluster, and absorb it; return what it came to."""
         job, experiment = self.job(stage), self.experiment
         place = None if folder is None else folder / "pretrain" / str(stage + 1)
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)
-
-        def make(runtime: Runtime) -> Training:
-            training = job.training(runtime)
-            if watch is not None:
-                watch(training)
-            return training
-
+        path, spans = place and place / "record.jsonl", experiment.record.max_spans
         outcome = simulate(
-            make,
+            job.training,
             experiment.cluster,
             learners=experiment.learners,
             servers=job.strategy.servers,
             seed=experiment.seed,
-            record=Record(place and place / "record.jsonl", clock="virtual", spans=experiment.record.max_spans),
+            record=ObservedRecord(path, observer or RunObserver(), clock="virtual", spans=spans),
         )
         first = next(training for training in outcome.trainings if not training.learner.is_server)
         first.learner.load(outcome.consensus)
@@ -166,11 +160,9 @@ class Pretraining:
             self.save(folder / "pretrain", about)
         return about
 
-    def train(self, stage: int, runtime: Runtime, folder: Path, *, watch: Watch | None = None) -> dict[str, Any]:
+    def train(self, stage: int, runtime: Runtime, folder: Path) -> dict[str, Any]:
         """Run a stage as one rank of several, and absorb it; the first learner saves what has been done so far."""
         training = self.job(stage).training(runtime)
-        if watch is not None:
-            watch(training)
         training.learner.load(runtime.run(training.run()))
         self.absorb(stage, training.learner.module)
         about = _about(self, stage, training, runtime.now(), "wall")
@@ -228,9 +220,10 @@ def check(experiment: Experiment) -> None:
         start_with(experiment.make_task().make_module(), _read(Path(experiment.pretrain.weights)))
 
 
-def is_wanted(experiment: Experiment, folder: Path) -> bool:
+def is_wanted(experiment: Experiment, folder: Path | None) -> bool:
     """Tell whether a run is still to be pre-trained."""
-    return experiment.pretrain is not None and experiment.pretrain.weights is None and not is_complete(folder)
+    wanted = experiment.pretrain is not None and experiment.pretrain.weights is None
+    return wanted and (folder is None or not is_complete(folder))
 
 
 def pretrained(experiment: Experiment, folder: Path | None) -> Tensors | None:
@@ -253,34 +246,6 @@ def _read(path: Path) -> Tensors:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"pretrain.weights: {path}: {error}") from error
-
-
-def start_simulated(experiment: Experiment, folder: Path | None) -> Tensors | None:
-    """Return the weights that a simulated run starts with, pre-trained now where they are not yet."""
-    if experiment.pretrain is None or experiment.pretrain.weights or (folder is not None and is_complete(folder)):
-        return pretrained(experiment, folder)
-    return pretrain_simulated(experiment, folder)
-
-
-# -- where stages run -------------------------------------------------------------------------------------------------
-
-
-def pretrain_simulated(experiment: Experiment, folder: Path | None) -> Tensors:
-    """Pre-train on the simulated cluster; return the weights that the main run starts with."""
-    pretraining, left = resume(experiment, folder)
-    for stage in left:
-        pretraining.simulate(stage, folder)
-    return pretraining.done
-
-
-def train_stage(runtime: Runtime, settings: dict[str, Any], watch: Watch | None = None) -> dict[str, Any]:
-    """Train one stage on a process of its own, on top of what was saved of those before it."""
-    from roundelay.experiment.settings import Experiment
-
-    experiment, folder, stage = Experiment.of(settings["experiment"]), Path(settings["folder"]), int(settings["stage"])
-    torch.set_num_threads(experiment.threads)
-    weights = load_file(folder / "pretrain" / "model.safetensors") if stage else None
-    return Pretraining(experiment, weights).train(stage, runtime, folder, watch=watch)
 
 
 def _about(pretraining: Pretraining, stage: int, training: Training, seconds: float, clock: str) -> dict[str, Any]:

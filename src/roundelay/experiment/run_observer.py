@@ -1,0 +1,128 @@
+"""Who is told how a run proceeds, in the process that called `train`, wherever the learners are.
+
+Learners write steps and evaluations into the run's record.  A simulated run passes its events on as it writes them; for
+learners in other processes a thread follows the files.  So no learner knows who watches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roundelay.runs.record import Record
+from roundelay.task import Scores
+
+__all__ = ["Evaluated", "ObservedRecord", "RunObserver", "follow"]
+
+FOLLOW_SECONDS = 0.2  # between two looks at the records
+COMMON = ("event", "member", "clock", "time", "minibatch", "epoch")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation of the consensus."""
+
+    minibatch: int
+    """How many minibatches of the run were trained."""
+    epoch: float
+    scores: Scores
+    seconds: float
+    """When it was, by the run's clock."""
+    clock: str
+
+
+class RunObserver:
+    """Is told how a run proceeds; subclass it.  By default every method does nothing."""
+
+    def started(self, about: Mapping[str, Any]) -> None:
+        """Take what is about to be trained, as ``run.json`` has it."""
+
+    def noticed(self, line: str) -> None:
+        """Take a line that whoever runs this should know."""
+
+    def began(self, minibatches: int) -> None:
+        """Take the number of minibatches of the run, or of a stage of its pre-training, which begins now."""
+
+    def stepped(self, minibatch: int, frames: int, loss: float) -> None:
+        """Take one step of any learner: the minibatch's number, its frames and its loss."""
+
+    def evaluated(self, evaluation: Evaluated) -> None:
+        """Take an evaluation."""
+
+    def ended(self) -> None:
+        """Know that what `began` has ended, by an error too."""
+
+    def stage_ended(self, about: Mapping[str, Any]) -> None:
+        """Take the outcome of a stage of pre-training."""
+
+
+def _tell(observer: RunObserver, event: Mapping[str, Any]) -> None:
+    if event["event"] == "step":
+        observer.stepped(event["minibatch"], event["frames"], event["loss"])
+    elif event["event"] == "evaluate" and "minibatch" in event:
+        scores = {name: value for name, value in event.items() if name not in COMMON}
+        observer.evaluated(Evaluated(event["minibatch"], event["epoch"], scores, event["time"], event["clock"]))
+
+
+class ObservedRecord(Record):
+    """A record of this process that tells an observer what is written."""
+
+    def __init__(self, file: Path | None, observer: RunObserver, *, clock: str, spans: int) -> None:
+        super().__init__(file, clock=clock, spans=spans)
+        self._observer = observer
+
+    def write(self, event: str, member: str, time: float, **what: Any) -> None:
+        """Write an event, and pass it on."""
+        super().write(event, member, time, **what)
+        _tell(self._observer, {"event": event, "clock": self.clock, "time": time, "member": member, **what})
+
+
+@contextlib.contextmanager
+def follow(folder: Path, observer: RunObserver | None) -> Iterator[None]:
+    """Tell an observer what learners of other processes write into ``folder`` meanwhile; nothing if it is None."""
+    if observer is None:
+        yield
+        return
+    tail, over = _Tail(folder), threading.Event()
+
+    def look() -> None:
+        while not over.wait(FOLLOW_SECONDS):
+            tail.read(observer)
+
+    thread = threading.Thread(target=look, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        tail.read(observer)
+
+
+class _Tail:
+    """Reads what is added to the records of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read = {path: path.stat().st_size for path in self._paths()}
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("record-*.jsonl"))
+
+    def read(self, observer: RunObserver) -> None:
+        """Tell what has been added, as far as its lines are complete."""
+        for path in self._paths():
+            with path.open("rb") as file:
+                begin = min(self._read.get(path, 0), path.stat().st_size)  # a resumed run cuts its records
+                file.seek(begin)
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._read[path] = begin + len(whole)
+            for line in whole.splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # half a line, where records were cut
+                    _tell(observer, json.loads(line))
