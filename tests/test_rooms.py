@@ -21,7 +21,7 @@ MODULES_AT_THE_TOP, MODULES_IN_A_ROOM = 14, 24
 LAYERS = [
     line.split()
     for line in """
-    errors _version files config
+    errors _version files config plugins
     runs
     communicator|vector|learner|strategy|task|runtime
     strategies optim models

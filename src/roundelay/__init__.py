@@ -1,7 +1,8 @@
 """Train acoustic models for speech recognition on many learners at once.
 
 Every parallel SGD strategy of the speech literature, behind one interface: written once, it runs on real processes,
-under MPI, and on a simulated cluster.  `join` brings them to any PyTorch loop; `roundelay --help` to acoustic models.
+under MPI, and on a simulated cluster.  `join` brings them to any PyTorch loop; `train`, `compare`, `plan` and `decode`
+are what the commands of ``roundelay --help`` call; `simulate` trains any `Task` on a simulated cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from roundelay._version import __version__
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator
     from roundelay.errors import RoundelayError
+    from roundelay.experiment.backends import RunOptions
+    from roundelay.experiment.continuation import Replay, replay, resume
+    from roundelay.experiment.launch import Run, train
+    from roundelay.experiment.run_observer import RunObserver
+    from roundelay.experiment.settings import Experiment
+    from roundelay.experiment.simulated_task import SimulatedRun, simulate
     from roundelay.learner import Learner
+    from roundelay.planning.cluster_plan import ClusterPlan, plan
+    from roundelay.runtimes.cluster import Cluster
+    from roundelay.speech.decoding.split_decoding import decode_run as decode
     from roundelay.strategies.adpsgd import ADPSGD
     from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
     from roundelay.strategies.adpsgd_random import RandomADPSGD
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
     from roundelay.strategies.slowmo import SlowMo
     from roundelay.strategies.synchronous import Synchronous
     from roundelay.strategy import Asynchronous, Strategy
+    from roundelay.study.scheduler import StudyComparison, compare
     from roundelay.task import Task
     from roundelay.user_loop.joined_learner import JoinedLearner, join
 
@@ -45,24 +56,40 @@ __all__ = [
     "SGP",
     "Asynchronous",
     "Averaging",
+    "Cluster",
+    "ClusterPlan",
     "Communicator",
     "DelayByOne",
     "DiLoCo",
+    "Experiment",
     "GossipPGA",
     "Hierarchical",
     "JoinedLearner",
     "Learner",
     "PairwiseADPSGD",
     "RandomADPSGD",
+    "Replay",
     "RoundelayError",
+    "Run",
+    "RunObserver",
+    "RunOptions",
+    "SimulatedRun",
     "SlowMo",
     "Strategy",
+    "StudyComparison",
     "Synchronous",
     "SynchronousEASGD",
     "Task",
     "UpdatesASGD",
     "__version__",
+    "compare",
+    "decode",
     "join",
+    "plan",
+    "replay",
+    "resume",
+    "simulate",
+    "train",
 ]
 
 _HOMES = {
@@ -71,26 +98,42 @@ _HOMES = {
     "Asynchronous": "strategy",
     "Averaging": "strategies.averaging",
     "BMUF": "strategies.bmuf",
+    "Cluster": "runtimes.cluster",
+    "ClusterPlan": "planning.cluster_plan",
     "Communicator": "communicator",
+    "StudyComparison": "study.scheduler",
     "DPSGD": "strategies.dpsgd",
     "DelayByOne": "strategies.delay_by_one",
     "DiLoCo": "strategies.diloco",
     "EASGD": "strategies.easgd",
+    "Experiment": "experiment.settings",
     "GossipPGA": "strategies.gossip_pga",
     "Hierarchical": "strategies.hierarchical",
     "JoinedLearner": "user_loop.joined_learner",
     "Learner": "learner",
     "PairwiseADPSGD": "strategies.adpsgd_pairwise",
     "RandomADPSGD": "strategies.adpsgd_random",
+    "Replay": "experiment.continuation",
     "RoundelayError": "errors",
+    "Run": "experiment.launch",
+    "RunObserver": "experiment.run_observer",
+    "RunOptions": "experiment.backends",
     "SGP": "strategies.sgp",
+    "SimulatedRun": "experiment.simulated_task",
     "SlowMo": "strategies.slowmo",
     "Strategy": "strategy",
     "Synchronous": "strategies.synchronous",
     "SynchronousEASGD": "strategies.easgd_synchronous",
     "Task": "task",
     "UpdatesASGD": "strategies.asgd_updates",
+    "compare": "study.scheduler",
+    "decode": "speech.decoding.split_decoding:decode_run",
     "join": "user_loop.joined_learner",
+    "plan": "planning.cluster_plan",
+    "replay": "experiment.continuation",
+    "resume": "experiment.continuation",
+    "simulate": "experiment.simulated_task",
+    "train": "experiment.launch",
 }
 
 
@@ -98,4 +141,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that importing the package costs next to nothing."""
     if name not in _HOMES:
         raise AttributeError(f"module 'roundelay' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"roundelay.{_HOMES[name]}"), name)
+    module, _, there = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(f"roundelay.{module}"), there or name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, those that are not imported yet too."""
+    return sorted(__all__)

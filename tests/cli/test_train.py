@@ -73,7 +73,7 @@ def test_processes_and_mpi(on: str, strategy: str, tiny: str, tmp_path: Path) ->
         (("--set", "budgt.epochs=1"), "unknown key 'budgt'; did you mean 'budget'?"),
         (("--set", "strategy.block=1"), "strategy: unknown key 'block'"),
         (("--learners", "0"), "--learners must be at least 1, not 0"),
-        (("--slow", "7=2"), "--slow 7=2: a learner from 0 to 0"),
+        (("--slow", "7=2"), "--slow 7=2: use a learner from 0 to 0"),
         (("--slow", "x"), "--slow x: expected LEARNER=FACTOR"),
         (("--on", "moon"), "'moon' is not one of"),
         (("--hosts", "2"), "--hosts 2: also give --rendezvous"),

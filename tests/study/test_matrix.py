@@ -148,7 +148,7 @@ inter_node = { bandwidth = 1e6 }
     [
         ({"strategies": '["synchronous", "bumf"]'}, "strategies[1]: unknown strategy 'bumf'; did you mean 'bmuf'?"),
         ({"more": 'baseline = "synchronus"'}, "baseline: unknown strategy 'synchronus'; did you mean 'synchronous'?"),
-        ({"seeds": "[0]"}, "tuning.seed 0 is one of the seeds that count"),
+        ({"seeds": "[0]"}, "tuning.seed 0 is also in `seeds`"),
         ({"seeds": "[]"}, "seeds: at least one is needed"),
         ({"more": "learnrs = [1]"}, "unknown key 'learnrs'; did you mean 'learners'?"),
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from roundelay import config
 from roundelay.cli.progress_bars import ProgressDisplay
 from roundelay.cli.score_format import figures
-from roundelay.runs.reader import read_object
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
-    from roundelay.study.matrix import PlannedCell
+    from roundelay.study.matrix import Matrix, PlannedCell
 
 __all__ = ["StudyDisplay", "command", "show_answer"]
 
@@ -49,27 +48,24 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
     """
     from roundelay.report.report_writer import write_report
     from roundelay.study.definition import Study
-    from roundelay.study.scheduler import Scheduler
-    from roundelay.study.summary import summarise
+    from roundelay.study.matrix import expand
+    from roundelay.study.scheduler import compare
 
-    settings = Study.read(study, list(options["assignments"]), options["data"])
-    jobs = options["jobs"] if options["jobs"] is not None else len(os.sched_getaffinity(0))
-    display = StudyDisplay()
-    scheduler = Scheduler(settings, out, jobs=jobs, watcher=display, retry=options["retry"])
+    asked = Study.read(study, dict(config.parse_assignment(each) for each in options["assignments"]), options["data"])
     if options["dry_run"]:
-        _dry_run(scheduler, as_json=as_json)
+        _dry_run(expand(asked), as_json=as_json)
         return
-    with display:
-        scheduler.run()
+    with StudyDisplay() as display:
+        found = compare(asked, out, jobs=options["jobs"], retry=options["retry"], watcher=display)
     report = None if options["no_report"] else write_report(out)
-    summary: Summary = read_object(report.with_suffix(".json"))["summary"] if report else summarise(out)
+    summary = found.summary
     if as_json:
         said: dict[str, Any] = {name: summary[name] for name in SHOWN}
-        said |= {"study": str(out), "report": report and str(report), "computed": len(scheduler.computed)}
+        said |= {"study": str(out), "report": report and str(report), "computed": len(found.computed)}
         click.echo(json.dumps(said))
         return
     show_answer(summary)
-    click.echo(f"{len(scheduler.computed)} cells computed; {report or out}")
+    click.echo(f"{len(found.computed)} cells computed; {report or out}")
 
 
 def show_answer(summary: Summary) -> None:
@@ -81,18 +77,18 @@ def show_answer(summary: Summary) -> None:
         click.echo(f"  - {line}")
 
 
-def _dry_run(scheduler: Any, *, as_json: bool) -> None:
+def _dry_run(matrix: Matrix, *, as_json: bool) -> None:
     from roundelay.study.matrix import describe
 
-    cells = [describe(cell) for cell in [*scheduler.matrix.trials, *scheduler.matrix.cells]]
+    cells = [describe(cell) for cell in [*matrix.trials, *matrix.cells]]
     if as_json:
-        click.echo(json.dumps({"cells": cells, "frames": scheduler.matrix.frames}))
+        click.echo(json.dumps({"cells": cells, "frames": matrix.frames}))
         return
     for cell in cells:
         rate = "the best trial's rate" if cell["rate"] is None else f"rate {cell['rate']:g}"
         outside = f"  too few blocks: {cell['regime']}" if cell["regime"] else ""
         click.echo(f"{cell['name']}  {cell['frames']} frames  {rate}{outside}")
-    click.echo(f"{len(scheduler.matrix.trials)} trials and {len(scheduler.matrix.cells)} runs")
+    click.echo(f"{len(matrix.trials)} trials and {len(matrix.cells)} runs")
 
 
 class StudyDisplay(ProgressDisplay):

@@ -11,13 +11,10 @@ import click
 from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.planning.cluster_profiles import PROFILES, find_cluster, profile_names
-from roundelay.planning.frames_to_target import Needed, parse_target, read_convergence
-from roundelay.runs.target import Target
-from roundelay.runtimes.cluster import Cluster
 
 __all__ = ["command"]
 
-MOST, MANY = 10_000, 256  # learners; above MANY sensitivity takes minutes, and has to be asked for
+MANY = 256  # learners, above which sensitivity takes minutes, and has to be asked for
 EPILOG = """\b
 Examples:
   roundelay plan --list
@@ -31,7 +28,7 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("cluster", required=False)
-@click.option("--learners", "sizes", multiple=True, type=int, help="May be repeated; default: the cluster's.")
+@click.option("--learners", "sizes", multiple=True, type=int, help="May be repeated; default: the cluster's size.")
 @click.option("--strategy", "names", multiple=True, help="May be repeated; default: the nine of the papers.")
 @click.option("--all", "everything", is_flag=True, help="All strategies that there are.")
 @click.option("--set", "assignments", multiple=True, metavar="STRATEGY.KEY=VALUE", help="Change a hyperparameter.")
@@ -41,9 +38,7 @@ Examples:
 @click.option(
     "--hours", type=click.FloatRange(0, min_open=True), help="Hours of speech in an epoch, to say how long one takes."
 )
-@click.option(
-    "--change", type=float, default=2.0, show_default=True, help="Factor by which each assumption is changed."
-)
+@click.option("--change", type=float, default=2.0, show_default=True, help="Factor by which assumptions are changed.")
 @click.option("--sensitivity/--no-sensitivity", "look", default=None,
               help=f"Change each assumption; by default for up to {MANY} learners.")  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Show the profiles that come with Roundelay.")
@@ -55,38 +50,31 @@ def command(cluster: str | None, **options: Any) -> None:
         return
     if cluster is None:
         raise SettingsError(f"plan needs a cluster: a TOML file, or one of {', '.join(profile_names())}")
-    described = find_cluster(cluster)
-    sizes = options["sizes"] or (_size_of(described),)
-    for size in sizes:
-        if not 1 <= size <= MOST:
-            raise SettingsError(f"--learners must be from 1 to {MOST}, not {size}")
     if not options["change"] > 1:
         raise SettingsError(f"--change must be above 1, not {options['change']:g}")
-    if options["target"] is not None and options["record"] is None:
-        raise SettingsError("--target needs --record: only a recorded run says how many frames a target takes")
-    from roundelay.cli import plan_output as planned  # with torch
+    described = find_cluster(cluster)
+    from roundelay.cli.plan_output import plain, planning_bar, show  # with torch
+    from roundelay.planning.cluster_plan import num_learners, plan
+    from roundelay.planning.ranking import PAPERS
+    from roundelay.strategies import STRATEGIES
 
-    strategies = planned.choose(options["names"], options["assignments"], everything=options["everything"])
-    target, needed = _needed(options)
+    sizes = options["sizes"] or (num_learners(described),)
     look = options["look"] if options["look"] is not None else sizes[-1] <= MANY
-    factors = (1 / options["change"], options["change"]) if look else ()
-    plans, effects = planned.make(described, strategies, sizes, needed, factors)
+    with planning_bar() as progress:
+        made = plan(
+            described,
+            learners=sizes,
+            strategies=options["names"] or (sorted(STRATEGIES) if options["everything"] else PAPERS),
+            settings=dict(config.parse_assignment(each) for each in options["assignments"]),
+            record=options["record"],
+            target=options["target"],
+            factors=(1 / options["change"], options["change"]) if look else (),
+            progress=progress,
+        )
     if options["as_json"]:
-        click.echo(json.dumps(planned.plain(plans, effects, target, needed)))
+        click.echo(json.dumps(plain(made)))
     else:
-        planned.show(plans, effects, target, needed, hours=options["hours"])
-
-
-def _size_of(cluster: Cluster) -> int:
-    per_node = cluster.learners_per_node
-    return sum(per_node) if isinstance(per_node, list) else cluster.nodes * (per_node or 1)
-
-
-def _needed(options: dict[str, Any]) -> tuple[Target | None, dict[str, Needed] | None]:
-    if options["record"] is None:
-        return None, None
-    target = parse_target(options["target"]) if options["target"] is not None else None
-    return read_convergence(options["record"], target)
+        show(made, hours=options["hours"])
 
 
 def _list(*, as_json: bool) -> None:

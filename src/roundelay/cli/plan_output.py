@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -13,62 +14,35 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from roundelay import config
-from roundelay.errors import SettingsError
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
+from roundelay.planning.cluster_plan import ClusterPlan
 from roundelay.planning.frames_to_target import Needed
 from roundelay.planning.plan_text import answer, say_effect, say_factor
-from roundelay.planning.ranking import PAPERS, Effect, Ranking, make_plan, moved, sensitivity
+from roundelay.planning.ranking import Effect, Ranking, moved
 from roundelay.report.number_format import count
-from roundelay.runs.target import Target
-from roundelay.runtimes.cluster import Cluster
-from roundelay.strategies import STRATEGIES
-from roundelay.strategy import Strategy
 
-__all__ = ["choose", "make", "plain", "show"]
+__all__ = ["plain", "planning_bar", "show"]
 
 FRAMES_PER_HOUR = 360_000
 WIDTH = 110  # without a terminal
 
 
-def choose(names: Sequence[str], assignments: Sequence[str], *, everything: bool) -> dict[str, Strategy]:
-    """Return strategies by name, with changed hyperparameters: the named ones, all, or those of the papers."""
-    wanted = list(names) or (sorted(STRATEGIES) if everything else list(PAPERS))
-    table: dict[str, dict[str, Any]] = {name: {"name": name} for name in wanted}
-    for assignment in assignments:
-        name = assignment.partition(".")[0].strip()
-        if name not in table:
-            raise SettingsError(f"--set {assignment}: {name!r} is not planned; use one of {', '.join(table)}")
-        config.apply(table, assignment)
-    return {name: config.build_named(STRATEGIES, settings, name) for name, settings in table.items()}
-
-
-def make(
-    cluster: Cluster,
-    strategies: dict[str, Strategy],
-    sizes: Sequence[int],
-    needed: dict[str, Needed] | None,
-    factors: Sequence[float],
-) -> tuple[list[Ranking], list[Effect]]:
-    """Make a plan for each number of learners, and change the assumptions of the last one by each factor."""
-    total = len(strategies) * (len(sizes) + len(factors) * len(assumptions_of(cluster)))
+@contextlib.contextmanager
+def planning_bar() -> Iterator[Callable[[str, int], None]]:
+    """Show a bar on a terminal; what is yielded moves it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("planning", total=total)
+        task = bar.add_task("planning", total=None)
 
-        def progress(text: str) -> None:
-            bar.update(task, description=text, advance=1)
+        def progress(what: str, total: int) -> None:
+            bar.update(task, description=what, advance=1, total=total)
 
-        plans = [make_plan(cluster, strategies, size, needed=needed, progress=progress) for size in sizes]
-        effects = []
-        if factors and plans[-1].rows:
-            effects = sensitivity(plans[-1], strategies, factors=factors, needed=needed, progress=progress)
-    return plans, effects
+        yield progress
 
 
-def plain(
-    plans: Sequence[Ranking], effects: Sequence[Effect], target: Target | None, needed: dict[str, Needed] | None
-) -> dict[str, Any]:
+def plain(made: ClusterPlan) -> dict[str, Any]:
     """Return plans and their assumptions for JSON."""
+    plans, effects, target, needed = made.rankings, made.effects, made.target, made.needed
     cluster = plans[0].cluster
     assumed = [
         {"assumption": each.name, "value": value, "said": each.say(value)}
@@ -104,15 +78,9 @@ def plain(
     }
 
 
-def show(
-    plans: Sequence[Ranking],
-    effects: Sequence[Effect],
-    target: Target | None,
-    needed: dict[str, Needed] | None,
-    *,
-    hours: float | None,
-) -> None:
+def show(made: ClusterPlan, *, hours: float | None) -> None:
     """Print plans and their assumptions."""
+    plans, effects, target, needed = made.rankings, made.effects, made.target, made.needed
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
     cluster = plans[0].cluster
     for plan in plans:

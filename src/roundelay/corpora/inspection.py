@@ -44,7 +44,7 @@ class SplitReport:
 
 
 @dataclass
-class Report:
+class CorpusReport:
     """Contents of a corpus, errors (it cannot be used as it is) and warnings (it can)."""
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
@@ -68,10 +68,10 @@ class _Finding:
 
 def inspect_corpus(
     folder: Path, *, headers_only: bool = False, jobs: int = 1, progress: Progress | None = None
-) -> Report:
+) -> CorpusReport:
     """Read every split and every utterance's audio (or only the headers), and say what is there and what is wrong."""
     folder = Path(folder)
-    report = Report()
+    report = CorpusReport()
     found = {name: read_split(path) for name, path in find_splits(folder).items()}
     total, done = sum(map(len, found.values())), 0
     lexicon = _lexicon(folder)

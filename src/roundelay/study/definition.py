@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -104,19 +105,19 @@ class Study:
             *self.seeds,
             *(n for part in self.parts for n in part.seeds or []),
         }:
-            raise SettingsError(f"tuning.seed {self.tuning.seed} is one of the seeds that count; another would do")
+            raise SettingsError(f"tuning.seed {self.tuning.seed} is also in `seeds`; use another seed")
 
     @classmethod
-    def read(cls, path: Path, assignments: list[str] | None = None, data: Path | None = None) -> Study:
-        """Read a study with all that it names; ``key=value`` assignments go on top of its experiment."""
+    def read(cls, path: Path, settings: Mapping[str, Any] | None = None, data: Path | None = None) -> Study:
+        """Read a study with all that it names; ``settings``, by key, go on top of its experiment."""
         study = config.build(cls, config.read(path), str(path))
         if isinstance(study.experiment, str):
             study.experiment = config.read(path.parent / study.experiment)
         for name, cluster in study.clusters.items():
             if isinstance(cluster, str):
                 study.clusters[name] = config.read(path.parent / cluster)
-        for assignment in assignments or []:
-            assign(study.experiment, *config.parse_assignment(assignment))
+        for key, value in (settings or {}).items():
+            assign(study.experiment, key, value)
         if data is not None:
             study.experiment.setdefault("task", {})["data"] = str(data.absolute())
         study.title = study.title or path.stem

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -18,10 +20,12 @@ from roundelay.runs.reader import Tail
 from roundelay.study.cell_worker import conclude
 from roundelay.study.definition import Study
 from roundelay.study.matrix import Matrix, PlannedCell, expand
+from roundelay.study.schema import Summary
 from roundelay.study.statistics import settled
 from roundelay.study.study_folder import StudyFolder
+from roundelay.study.summary import summarise
 
-__all__ = ["Scheduler", "Watcher", "choose_rate"]
+__all__ = ["Scheduler", "StudyComparison", "Watcher", "choose_rate", "compare"]
 
 LOOK_SECONDS = 0.25  # between two looks at how far the cells are
 STEP = b'"event":"step"'
@@ -32,16 +36,56 @@ class Watcher(Protocol):
     """Is told what happens; ``slot`` numbers the processes."""
 
     def planned(self, total: int, done: int) -> None:
-        """Hear how many cells there are, and how many were computed before."""
+        """Take how many cells there are, and how many were computed before."""
 
     def started(self, slot: int, cell: PlannedCell) -> None:
-        """Hear that a cell is being computed."""
+        """Take a cell that is being computed."""
 
     def progressed(self, slot: int, share: float) -> None:
-        """Hear what share of it is trained."""
+        """Take what share of it is trained."""
 
     def finished(self, slot: int, outcome: Outcome) -> None:
-        """Hear that it is computed, whatever came of it."""
+        """Take what came of it."""
+
+
+class _Silent:
+    def planned(self, total: int, done: int) -> None: ...
+    def started(self, slot: int, cell: PlannedCell) -> None: ...
+    def progressed(self, slot: int, share: float) -> None: ...
+    def finished(self, slot: int, outcome: Outcome) -> None: ...
+
+
+@dataclass(frozen=True)
+class StudyComparison:
+    """What came of a study."""
+
+    folder: Path
+    summary: Summary
+    """The answer, and a row for each strategy and number of learners."""
+    computed: tuple[str, ...]
+    """The cells that were computed now, and not before."""
+
+
+def compare(
+    study: Study | Path | str,
+    out: Path | str,
+    *,
+    data: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    retry: bool = False,
+    watcher: Watcher | None = None,
+) -> StudyComparison:
+    """Compute every cell of a study, a TOML file as a rule, into the folder ``out``, and sum them up.
+
+    ``settings`` (``{"budget.epochs": 2}``) go on top of the study's experiment.  A study that was stopped continues
+    where it was.  ``jobs`` cells are computed at a time, by default one for each core.
+    """
+    if not isinstance(study, Study):
+        study = Study.read(Path(study), settings, data)
+    scheduler = Scheduler(study, Path(out), jobs=jobs, watcher=watcher, retry=retry)
+    scheduler.run()
+    return StudyComparison(Path(out), summarise(Path(out)), tuple(scheduler.computed))
 
 
 def choose_rate(scores: Mapping[float, float | None]) -> float:
@@ -53,10 +97,14 @@ def choose_rate(scores: Mapping[float, float | None]) -> float:
 class Scheduler:
     """Computes what is not computed yet."""
 
-    def __init__(self, study: Study, out: Path, *, jobs: int, watcher: Watcher, retry: bool = False) -> None:
+    def __init__(
+        self, study: Study, out: Path, *, jobs: int | None = None, watcher: Watcher | None = None, retry: bool = False
+    ) -> None:
+        jobs = jobs if jobs is not None else len(os.sched_getaffinity(0))
         if jobs < 1:
             raise SettingsError(f"--jobs must be at least 1, not {jobs}")
-        self.study, self.folder, self.jobs, self.watcher, self.retry = study, StudyFolder(out), jobs, watcher, retry
+        self.study, self.folder, self.jobs, self.retry = study, StudyFolder(out), jobs, retry
+        self.watcher = watcher or _Silent()
         self.matrix: Matrix = expand(study)
         self.outcomes: dict[str, Outcome] = {}
         self.computed: list[str] = []

@@ -23,7 +23,7 @@ from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.guard import check_finite
 from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState
-from roundelay.training.recovery import NEWCOMER_WAITS, Plan, make_plan, make_report, merge
+from roundelay.training.recovery import NEWCOMER_WAITS, MembershipPlan, make_plan, make_report, merge
 from roundelay.training.resumption import Resumption
 
 __all__ = ["Participation", "StateOwner", "Steps"]
@@ -123,7 +123,7 @@ class Participation:
         member, agenda, checkpointer = self.member, self.agenda, self.checkpointer
         report = make_report(member, agenda, checkpointer, self._fingerprint, self._reason)
         membership = await member.runtime.rendezvous(member.learner, msgspec.to_builtins(report), make_plan)
-        plan = msgspec.convert(membership.plan, Plan)
+        plan = msgspec.convert(membership.plan, MembershipPlan)
         member.enter(membership)
         if plan.checkpoint is not None:
             assert checkpointer is not None, "a plan with a checkpoint for a rank without any"
@@ -134,7 +134,7 @@ class Participation:
         else:
             await self._merge(membership, plan, had_model=report.has_model)
 
-    async def _merge(self, membership: Membership, plan: Plan, *, had_model: bool) -> None:
+    async def _merge(self, membership: Membership, plan: MembershipPlan, *, had_model: bool) -> None:
         """Start from the mean of the model holders; at the beginning that is the first rank."""
         member, agenda, generation = self.member, self.agenda, membership.generation
         await merge(member, membership, plan)  # if this fails, the old list of remaining minibatches stays

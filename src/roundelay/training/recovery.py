@@ -19,13 +19,13 @@ from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.fingerprint import compare
 from roundelay.training.member import Member
 
-__all__ = ["NEWCOMER_WAITS", "Plan", "Report", "make_plan", "make_report", "merge"]
+__all__ = ["NEWCOMER_WAITS", "MemberReport", "MembershipPlan", "make_plan", "make_report", "merge"]
 
 NEWCOMER_WAITS = "a newcomer waits to join"
 """The reason of a membership's end if no learner was lost."""
 
 
-class Report(msgspec.Struct):
+class MemberReport(msgspec.Struct):
     """What one rank has, for the plan of the next membership."""
 
     initial_rank: int = 0
@@ -54,7 +54,7 @@ class Report(msgspec.Struct):
     """Only of a rank that does not have the model."""
 
 
-class Plan(msgspec.Struct):
+class MembershipPlan(msgspec.Struct):
     """How all members continue."""
 
     interval_index: int
@@ -77,13 +77,13 @@ class Plan(msgspec.Struct):
 
 def make_report(
     member: Member, agenda: Agenda, checkpointer: Checkpointer | None, fingerprint: dict[str, str] | None, reason: str
-) -> Report:
+) -> MemberReport:
     """Report what this rank has."""
     learner = member.learner
     has_model = member.has_model and not (learner.is_server and member.in_warmup)  # which leaves servers out
     owned = member.active_strategy.owned_parts(learner) if has_model else ()
     has_model = has_model and owned is not None
-    return Report(
+    return MemberReport(
         initial_rank=member.runtime.initial_rank,
         generation=member.generation,
         interval_index=agenda.interval_index,
@@ -107,7 +107,7 @@ def make_plan(encoded: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[st
 
     ``safe`` are the safe minibatches of lost ranks.  A `Mismatch` says in what the ranks differ.
     """
-    reports = [msgspec.convert(each, Report) for each in encoded]
+    reports = [msgspec.convert(each, MemberReport) for each in encoded]
     prints = [(f"rank {each.initial_rank}", each.fingerprint) for each in reports if each.fingerprint is not None]
     if prints:
         compare([given for _, given in prints], [name for name, _ in prints])
@@ -124,7 +124,7 @@ def make_plan(encoded: Sequence[dict[str, Any]], safe: Sequence[int]) -> dict[st
     return encoded_plan
 
 
-def _plan_regroup(reports: Sequence[Report], safe: Sequence[int]) -> Plan:
+def _plan_regroup(reports: Sequence[MemberReport], safe: Sequence[int]) -> MembershipPlan:
     """Plan from the reports of model holders alone.
 
     The furthest rank of the newest generation gives the remaining list; trained ones are removed from it.  A rank of an
@@ -138,7 +138,7 @@ def _plan_regroup(reports: Sequence[Report], safe: Sequence[int]) -> Plan:
     trained = [report.trained for report in reports if report.generation == newest]
     remaining = untrained(furthest.remaining, [*trained, safe])
     last = len(furthest.intervals) - 1 if remaining and furthest.intervals else furthest.interval_index
-    return Plan(
+    return MembershipPlan(
         interval_index=min(furthest.interval_index, last),
         remaining=remaining,
         model_holders=holders,
@@ -151,7 +151,7 @@ def _plan_regroup(reports: Sequence[Report], safe: Sequence[int]) -> Plan:
     )
 
 
-async def merge(member: Member, membership: Membership, plan: Plan) -> None:
+async def merge(member: Member, membership: Membership, plan: MembershipPlan) -> None:
     """Give all ranks the mean weights of the model holders, and owned parts from their owners.
 
     If it raises half-way, each rank still has its own weights or a mean, nothing in between.
@@ -175,7 +175,7 @@ async def merge(member: Member, membership: Membership, plan: Plan) -> None:
         learner.rollback_lr_factor = plan.rollback_lr_factor
 
 
-async def _merge_moments(learner: Learner, world: Communicator, rank: int, plan: Plan) -> None:
+async def _merge_moments(learner: Learner, world: Communicator, rank: int, plan: MembershipPlan) -> None:
     """Average the optimizer's state over the ranks that have stepped; a server's own part comes from the server."""
     stepped = plan.stepped
     owned = [(learner.moments(slice(begin, end)), root) for begin, end, root in plan.owned_parts if root in stepped]

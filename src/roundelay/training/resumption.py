@@ -16,7 +16,7 @@ from roundelay.training.checkpoint_files import CheckpointId
 from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState, restore_stateful, restore_strategy, restore_weights
-from roundelay.training.recovery import Plan
+from roundelay.training.recovery import MembershipPlan
 
 __all__ = ["Resumption"]
 
@@ -32,7 +32,7 @@ class Resumption:
         self._member, self._agenda, self._checkpointer = member, agenda, checkpointer
         self._membership, self._lr_factor = membership, lr_factor
 
-    async def run(self, chosen: CheckpointId, plan: Plan) -> RankState:
+    async def run(self, chosen: CheckpointId, plan: MembershipPlan) -> RankState:
         """Restore the chosen checkpoint; return the state that steps and evaluations continue from."""
         member, view, files = self._member, self._membership, self._checkpointer.checkpoints
         runtime, world, position, size = member.runtime, member.world, chosen.position, chosen.size
@@ -72,7 +72,7 @@ class Resumption:
         runtime.pause_clock(paused=False)
         return parts[0] if size == view.size else RankState(position, state=common)
 
-    def _write_record(self, chosen: CheckpointId, plan: Plan) -> None:
+    def _write_record(self, chosen: CheckpointId, plan: MembershipPlan) -> None:
         member, size = self._member, self._membership.size
         if self._membership.rank:
             return
