@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from roundelay.errors import DataError
-from roundelay.files import file_digest, replacing
+from roundelay.files import file_digest
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.language import ngram
 from roundelay.speech.language.lexicon import Lexicon, read_pronunciations
@@ -59,7 +57,7 @@ def build_grammar(
     Without ``arpa``, any word may follow any other (``flat``), or the run's language model is used for the words that
     both have.
     """
-    from roundelay.speech.language.decoding_graph import build_ctc_graph, build_graph
+    from roundelay.speech.language.decoding_graph import build_ctc_graph, build_graph, write_graph
 
     spoken = read_known_lexicon(bundle, lexicon)
     if arpa is not None:
@@ -77,7 +75,7 @@ def build_grammar(
     )
     folder.mkdir(parents=True, exist_ok=True)
     spoken.write(folder / "lexicon.txt")
-    _write(fst, folder / f"{name}.fst")
+    write_graph(fst, folder / f"{name}.fst")
     return Grammar(name, folder / f"{name}.fst", folder / "lexicon.txt")
 
 
@@ -93,9 +91,3 @@ def read_known_lexicon(bundle: Bundle, lexicon: Path | None) -> FixedPhoneLexico
                     f"with {' '.join(bundle.phones[1:])}"
                 )
     return FixedPhoneLexicon(pronunciations, known=tuple(bundle.phones))
-
-
-def _write(fst: Any, path: Path) -> None:
-    with replacing(path) as partial:
-        if not fst.write(str(partial)):
-            raise OSError(0, "the graph could not be written", os.fspath(path))

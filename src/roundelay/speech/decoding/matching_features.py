@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from roundelay.files import read_json
 from roundelay.formats import audio_files
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.features.array_store import ArrayStore, write_store
-from roundelay.speech.features.extraction import MOMENTS, Copy, Extraction
+from roundelay.speech.features.extraction import Copy, Extraction
 from roundelay.speech.features.network_inputs import CombinedInputs
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
 from roundelay.speech.gmm.ivector import BaumWelch, IvectorModel
 from roundelay.speech.preparation.adaptation_stage import ADAPTED, Adapter
-from roundelay.speech.preparation.ivector_stage import IVECTORS
+from roundelay.speech.preparation.ivector_stage import IVECTORS, UnnormalisedFeatures
 
 Progress = Callable[[str, int, int], None]
 Archives = Mapping[str, tuple[Path, int]]
@@ -84,9 +84,10 @@ def _vectors(bundle: Bundle, copies: list[Copy], folder: Path, progress: Progres
     make_cepstra = _cepstra_maker(bundle.folder / IVECTORS / "normaliser.json")
     by_speaker = bundle.description["ivector_settings"]["per"] == "speaker"
     sums: dict[str, BaumWelch] = {}
-    for done, (copy, features) in enumerate(_unnormalised(folder / "features" / _SPLIT, copies), 1):
+    source = UnnormalisedFeatures(folder / "features" / _SPLIT, copies)
+    for done, copy in enumerate(copies, 1):
         unit = copy.speaker if by_speaker else copy.name
-        if len(features):
+        if len(features := source[copy.name]):
             found = BaumWelch.collect(model.ubm, make_cepstra(features))
             sums[unit] = sums[unit] + found if unit in sums else found
         progress(IVECTORS, done, len(copies))
@@ -103,15 +104,3 @@ def _cepstra_maker(path: Path) -> Callable[[Array], Array]:
     normaliser = Normaliser(*(np.asarray(said.pop(name), np.float32) for name in ("mean", "scale")))
     front_end = FrontEnd(**said)
     return lambda features: front_end(features, normaliser)
-
-
-def _unnormalised(folder: Path, copies: Sequence[Copy]) -> Iterator[tuple[Copy, Array]]:
-    """Yield features before normalisation by speaker."""
-    store = ArrayStore(folder, private=True)
-    moments = read_json(folder / MOMENTS) if (folder / MOMENTS).is_file() else {}
-    for copy in copies:
-        features = store[copy.name]
-        if copy.speaker in moments:
-            mean, deviation = np.asarray(moments[copy.speaker], np.float32)
-            features = features * deviation + mean
-        yield copy, features

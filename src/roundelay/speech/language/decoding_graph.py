@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.errors import DataError, MissingExtra
+from roundelay.files import replacing
 from roundelay.speech.language.context_expansion import (
     ContextTree,
     PhysicalTriphones,
@@ -91,8 +92,15 @@ def num_arcs(fst: Fst) -> int:
     return sum(fst.num_arcs(state) for state in kaldifst.StateIterator(fst))
 
 
+def write_graph(fst: Fst, path: Path) -> None:
+    """Write a graph atomically."""
+    with replacing(path) as partial:
+        if not fst.write(str(partial)):
+            raise OSError(0, "the graph could not be written", os.fspath(path))
+
+
 def read_graph(path: str | os.PathLike[str]) -> Fst:
-    """Read a graph that was written by its ``write`` method."""
+    """Read what ``write_graph`` wrote."""
     try:
         fst = kaldifst.StdVectorFst.read(os.fspath(path))
     except (RuntimeError, ValueError, MemoryError):  # OpenFst may raise any of them

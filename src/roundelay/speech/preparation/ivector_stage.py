@@ -74,7 +74,9 @@ class IvectorMaker:
         jobs: int, progress: Progress,
     ) -> None:  # fmt: skip
         self._folder, self._items, self._settings, self._progress = folder, items, settings, progress
-        self._sources = {split: _Source(folder / "features" / split, copies) for split, copies in items.items()}
+        self._sources = {
+            split: UnnormalisedFeatures(folder / "features" / split, copies) for split, copies in items.items()
+        }
         self._units = {
             split: {c.name: c.speaker if settings.per == "speaker" else c.name for c in copies}
             for split, copies in items.items()
@@ -164,7 +166,7 @@ class IvectorMaker:
         write_store(self._folder / IVECTORS / split, rows, dim=model.size)
 
 
-class _Source:
+class UnnormalisedFeatures:
     """The features of a split before they were normalised by speaker."""
 
     def __init__(self, folder: Path, copies: Sequence[Copy]) -> None:

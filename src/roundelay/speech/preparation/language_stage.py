@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from roundelay.errors import SettingsError
-from roundelay.files import read_json, replacing, write_json
+from roundelay.files import read_json, write_json
 from roundelay.speech.features.array_store import make_empty_folder
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.language import decoding_graph, ngram
@@ -112,7 +111,5 @@ def measure(
 
 
 def _write(fst: decoding_graph.Fst, path: Path) -> dict[str, Any]:
-    with replacing(path) as partial:
-        if not fst.write(str(partial)):
-            raise OSError(0, "the graph could not be written", os.fspath(path))
+    decoding_graph.write_graph(fst, path)
     return {"states": fst.num_states, "arcs": decoding_graph.num_arcs(fst), "bytes": path.stat().st_size}
