@@ -33,10 +33,10 @@ def test_an_event_reads_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "no event is given"),
+        ("", "no fault is given"),
         ("kil 1 at 3s", "did you mean 'kill'"),
-        ("kill at 3s", "whom it befalls"),
-        ("kill one", "whom it befalls"),
+        ("kill at 3s", "name the learner"),
+        ("kill one", "name the learner"),
         ("kill 1 at soon", "'soon' is no duration"),
         ("kill 1 after 3s", "'after' is none of"),
         ("kill 1 at", "'at' is none of"),
@@ -45,7 +45,7 @@ def test_an_event_reads_as_it_is_written() -> None:
         ("slow 1", "takes a factor"),
         ("slow 1 x0.5", "at least 1"),
         ("kill 1 x5", "takes a factor"),
-        ("kill 4 at 3s", "a learner from 0 to 3 would do"),
+        ("kill 4 at 3s", "use a learner from 0 to 3"),
         ("kill server 0 at 3s", "there are no servers"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The description of a cluster: nodes, links, how long a gradient takes, who is slow and who fails."""
+"""The description of a cluster: nodes, links, time of a gradient, slow learners and faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Cluster", "Compute", "Fault", "NetworkLink", "NetworkPartition", "Pa
 
 @dataclass(frozen=True)
 class NetworkLink:
-    """What connects two learners."""
+    """The network connection between two learners."""
 
     latency_seconds: float = 1e-5
     bandwidth: float = 1e10
@@ -30,7 +30,7 @@ class NetworkLink:
 
 @dataclass(frozen=True)
 class Pauses:
-    """A learner stands still now and then: exponentially distributed times between, constant length."""
+    """Pauses of a learner: constant length, exponentially distributed times between them."""
 
     every_seconds: float
     seconds: float
@@ -45,22 +45,22 @@ class Compute:
     jitter: float = 0.0
     """Standard deviation of the logarithm of a log-normal factor with median 1."""
     slowness: list[float] = field(default_factory=list)
-    """A factor for each learner; those beyond the list have 1."""
+    """One factor per learner; 1 for learners beyond the list."""
     pauses: Pauses | None = None
     trace: list[float] = field(default_factory=list)
-    """Recorded durations that are replayed in turn, each learner from another place, instead of the formula."""
+    """Recorded durations to use in turn instead of the formula; each learner starts at another index."""
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A learner that is slower than the others, from a time on and for a while."""
+    """A learner that is slower than the others for some time."""
 
     learner: int
     factor: float
     begin_seconds: float = 0.0
     end_seconds: float = math.inf
     announce: bool = False
-    """Write it down when it begins."""
+    """Whether to record it as a fault when it begins."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Fault:
     learner: int
     at_seconds: float
     restart_seconds: float | None = None
-    """Started again so long after, to join the others; by default never."""
+    """Seconds until it is restarted and joins the others; by default it is not."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A learner that stands still for a while."""
+    """A learner that is stopped for some time."""
 
     learner: int
     at_seconds: float
@@ -84,7 +84,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class NetworkPartition:
-    """Learners that reach each other, and for a while nobody else."""
+    """Learners that for some time reach only each other."""
 
     learners: list[int]
     at_seconds: float
@@ -93,7 +93,7 @@ class NetworkPartition:
 
 @dataclass(frozen=True)
 class SlowLink:
-    """A learner whose links are slower for a while."""
+    """A learner whose links are slower for some time."""
 
     learner: int
     factor: float
@@ -103,43 +103,43 @@ class SlowLink:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that need not exist.
+    """A described cluster; it need not exist.
 
-    Learners fill the nodes one after another; servers have a node each of their own, unless there is just one node.
-    Each learner has a link inside its node, each node one link to the others that all its learners share.
+    Learners fill the nodes one after another; each server has its own node, unless there is only one node.  Each
+    learner has a link inside its node; each node has one link to the others, which all its learners share.
     """
 
     name: str = "one node"
     nodes: int = 1
     learners_per_node: int | list[int] | None = None
-    """By default as many as there are learners to place."""
+    """By default learners are spread evenly over the nodes."""
     intra_node: NetworkLink = field(default_factory=NetworkLink)
     inter_node: NetworkLink = field(default_factory=lambda: NetworkLink(5e-5, 1.25e9))
     compute: Compute = field(default_factory=Compute)
     all_reduce: Literal["ring", "tree"] = "ring"
     model_bytes: float | None = None
-    """Let the model count as this large on every link, whatever it is."""
+    """Assumed size of the model on every link; by default its real size."""
     operation_seconds: float = 0.0
-    """What a verb takes the learner itself beside the network, whatever it moves: calling a library, waking up."""
+    """Fixed time that an operation costs the learner itself, beside the network: library calls, waking up."""
     copy_bandwidth: float = math.inf
-    """Bytes per second at which a learner hands over what a verb moves, and answers; it computes nothing meanwhile."""
+    """Bytes per second at which a learner copies data of operations and replies; it does not compute meanwhile."""
     serving_bandwidth: float = 5e9
-    """Bytes per second that serving a request gets through."""
+    """Bytes per second at which requests are served."""
     detection_seconds: float = 0.05
-    """From a learner's death until the others know."""
+    """Seconds from a learner's death until the others know."""
     stragglers: list[Straggler] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     partitions: list[NetworkPartition] = field(default_factory=list)
     slow_links: list[SlowLink] = field(default_factory=list)
     heartbeat_timeout: float = 30.0
-    """How long a learner may be silent before the others go on without it."""
+    """Seconds without a heartbeat until a learner counts as lost."""
     frames: int = 256
-    """In the minibatch that ``compute`` speaks of; for `roundelay plan`."""
+    """Frames of the minibatch whose time ``compute`` describes; for `roundelay plan`."""
     epoch_seconds: float = 0.0
-    """What an epoch takes beside its minibatches, however many learners; for `roundelay plan`."""
+    """Time of an epoch beside its minibatches, for any number of learners; for `roundelay plan`."""
     source: str = ""
-    """Where the numbers are from."""
+    """The source of the numbers."""
 
     def __post_init__(self) -> None:
         if min(self.operation_seconds, self.epoch_seconds) < 0 or min(self.copy_bandwidth, self.serving_bandwidth) <= 0:
@@ -155,7 +155,7 @@ class Cluster:
 
     @property
     def charges_learner(self) -> bool:
-        """Whether a verb costs the learner itself time, beside the network's."""
+        """Whether an operation costs the learner itself time, beside the network."""
         return self.operation_seconds > 0 or self.copy_bandwidth < math.inf
 
     @property
@@ -164,7 +164,7 @@ class Cluster:
         return bool(self.faults or self.stops or self.partitions)
 
     def node_sizes(self, learners: int) -> list[int]:
-        """Say how many of ``learners`` go on each node."""
+        """Return how many of ``learners`` are on each node."""
         if isinstance(self.learners_per_node, list):
             sizes = self.learners_per_node
             if sum(sizes) != learners:
@@ -177,23 +177,23 @@ class Cluster:
     def node_of_ranks(self, learners: int, servers: int) -> list[int]:
         """Return the node of every rank, servers first."""
         sizes = self.node_sizes(learners)
-        homes = [node for node, size in enumerate(sizes) for _ in range(size)]
-        return [len(sizes) + s if len(sizes) > 1 else 0 for s in range(servers)] + homes
+        nodes = [node for node, size in enumerate(sizes) for _ in range(size)]
+        return [len(sizes) + s if len(sizes) > 1 else 0 for s in range(servers)] + nodes
 
     def durations(self, learner: int, seed: int) -> _Durations:
-        """Return how long each gradient of ``learner`` takes."""
+        """Return the generator of the durations of ``learner``'s gradients."""
         return _Durations(self, learner, seed)
 
 
 class _Durations:
-    """The durations of one learner's gradients, drawn from a generator of its own."""
+    """The durations of one learner's gradients, from its own random generator."""
 
     def __init__(self, cluster: Cluster, learner: int, seed: int) -> None:
         self.compute = compute = cluster.compute
         self.random = random.Random(f"{seed} {learner}")  # noqa: S311 (not for secrets)
         self.slowness = compute.slowness[learner] if 0 <= learner < len(compute.slowness) else 1.0
         self.stragglers = [s for s in cluster.stragglers if s.learner == learner]
-        self.trace_index = learner * 7919  # in the trace
+        self.trace_index = learner * 7919
         self.next_pause = self._draw_pause(0.0)
 
     def __call__(self, now: float, frames: int) -> float:
@@ -215,7 +215,7 @@ class _Durations:
         return seconds
 
     def capture(self) -> dict[str, Any]:
-        """Return where the generator and the trace stand."""
+        """Return the state of the generator and the position in the trace."""
         drawn = self.compute.jitter or self.compute.pauses is not None
         return {
             "turn": self.trace_index,
@@ -224,7 +224,7 @@ class _Durations:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `capture` gave."""
+        """Restore what `capture` returned."""
         self.trace_index, self.next_pause = state["turn"], state["pause"]
         if state["random"] is not None:
             version, numbers, gauss = state["random"]

@@ -1,12 +1,12 @@
-"""Faults on purpose: what ``--faults "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5"`` means.
+"""Planned faults: what ``--faults "kill 1 at 30s; stop 2 for 10s at 5s; slow 0 x5"`` means.
 
-Events are separated by semicolons.  Each names what happens, to whom (a learner by its number, or ``server 0``), when
-(``at``, from the run's beginning by default) and for how long (``for``):
+Faults are separated by semicolons.  Each gives its kind, its target (a learner's number, or ``server 0``), its time
+(``at``; by default the start of the run) and its duration (``for``):
 
 ``kill 1 at 30s``            the process ends, as by SIGKILL
-``stop 2 for 10s at 5s``     it stands still, as by SIGSTOP, and goes on
+``stop 2 for 10s at 5s``     it stops, as by SIGSTOP, and continues after 10 s
 ``slow 0 x5 at 5s for 60s``  its gradients take five times as long
-``isolate 2,3 for 10s at 5s``    nothing passes between these and the others; in the simulator only
+``isolate 2,3 for 10s at 5s``    a network partition between these and the others; simulator only
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FaultPlan", "PlannedFault", "check_all_fired", "parse"]
 
 What = Literal["kill", "stop", "slow", "isolate"]
 KINDS: tuple[What, ...] = ("kill", "stop", "slow", "isolate")
-RESTART_SECONDS = 0.5  # about what it takes on processes until one that was started again asks to join
+RESTART_SECONDS = 0.5  # about the time until a restarted process asks to join
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -38,10 +38,10 @@ class PlannedFault:
     seconds: float = math.inf
     factor: float = 1.0
     server: bool = False
-    """Whether ``whom`` counts servers rather than learners."""
+    """Whether ``targets`` are servers instead of learners."""
 
     def ranks(self, servers: int) -> list[int]:
-        """Return the ranks at the run's beginning, where servers come first."""
+        """Return the initial ranks of the targets; servers come first."""
         return [number if self.server else servers + number for number in self.targets]
 
     def __str__(self) -> str:
@@ -53,16 +53,16 @@ class PlannedFault:
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """The faults of a run whose first ``servers`` ranks serve, and how often a killed learner is started again."""
+    """The faults of a run whose first ``servers`` ranks are servers; a killed learner rejoins ``rejoins`` times."""
 
     events: Sequence[PlannedFault] = ()
     servers: int = 0
     rejoins: int = 0
     heartbeat_timeout: float | None = None
-    """Of a simulated cluster, in place of its own."""
+    """Replaces the heartbeat timeout of a simulated cluster."""
 
     def apply(self, cluster: Cluster) -> Cluster:
-        """Return a simulated cluster that all this happens to."""
+        """Return ``cluster`` with these faults."""
         faults, stops, partitions, stragglers, killed = [], [], [], [], dict[int, int]()
         for event in sorted(self.events, key=lambda event: event.at_seconds):
             learners = [rank - self.servers for rank in event.ranks(self.servers)]
@@ -89,7 +89,7 @@ class FaultPlan:
         )
 
     def check(self, fired: Sequence[object], seconds: float) -> None:
-        """Complain of events of which nothing is in ``fired``, what has happened to a simulated cluster."""
+        """Raise if a fault is not in ``fired``, the faults that have happened to a simulated cluster."""
         happened = [_plain(each) for each in fired]
         unfired = [
             event
@@ -103,21 +103,21 @@ class FaultPlan:
         return [*alone.faults, *alone.stops, *alone.partitions, *alone.stragglers]
 
 
-def _plain(disturbance: object) -> object:
-    """Return a disturbance as it was ordered, whether or not a killed learner was started again."""
-    return replace(disturbance, restart_seconds=None) if isinstance(disturbance, Fault) else disturbance
+def _plain(fault: object) -> object:
+    """Return a fault as it was planned, without its restart."""
+    return replace(fault, restart_seconds=None) if isinstance(fault, Fault) else fault
 
 
 def parse(text: str, learners: int, servers: int = 0) -> list[PlannedFault]:
-    """Read events, each of which must fit a run of so many learners and servers."""
+    """Read faults; raise if one does not fit a run of so many learners and servers."""
     events = [_parse_event(part.strip()) for part in text.split(";") if part.strip()]
     if not events:
-        raise SettingsError('--faults: no event is given; write "kill 1 at 30s"')
+        raise SettingsError('--faults: no fault is given; write "kill 1 at 30s"')
     for event in events:
         limit, member = (servers, "server") if event.server else (learners, "learner")
         for number in event.targets:
             if number >= limit:
-                there = f"a {member} from 0 to {limit - 1} would do" if limit else "there are no servers in this run"
+                there = f"use a {member} from 0 to {limit - 1}" if limit else "there are no servers in this run"
                 raise SettingsError(f"--faults: {event}: {there}")
     return events
 
@@ -132,8 +132,8 @@ def _parse_event(text: str) -> PlannedFault:
     if rest and rest[0] in ("server", "learner"):
         rest = rest[1:]
     if not rest or not re.fullmatch(r"\d+(,\d+)*", rest[0]):
-        raise SettingsError(f'--faults: {text!r}: write whom it befalls, as in "{what} 1 at 30s"')
-    whom = tuple(int(number) for number in rest[0].split(","))
+        raise SettingsError(f'--faults: {text!r}: name the learner, as in "{what} 1 at 30s"')
+    targets = tuple(int(number) for number in rest[0].split(","))
     at, seconds, factor, rest = 0.0, math.inf, None, rest[1:]
     while rest:
         if rest[0] in ("at", "for") and len(rest) > 1:
@@ -145,20 +145,20 @@ def _parse_event(text: str) -> PlannedFault:
         else:
             raise SettingsError(f"--faults: {text!r}: {rest[0]!r} is none of 'at 5s', 'for 10s' and 'x5'")
     if what in ("stop", "isolate") and not math.isfinite(seconds):
-        raise SettingsError(f"--faults: {text!r}: say for how long, as in '{what} {rest or whom[0]} for 10s'")
+        raise SettingsError(f"--faults: {text!r}: say for how long, as in '{what} {targets[0]} for 10s'")
     if (factor is not None) != (what == "slow") or (factor is not None and factor < 1):
         raise SettingsError(f"--faults: {text!r}: 'slow' and only it takes a factor of at least 1, as in 'slow 0 x5'")
-    return PlannedFault(what, whom, at, seconds, factor or 1.0, server)
+    return PlannedFault(what, targets, at, seconds, factor or 1.0, server)
 
 
 def _parse_seconds(word: str, text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|)", word)
     if match is None:
-        raise SettingsError(f"--faults: {text!r}: {word!r} is no duration; 30s, 500ms or 2m would do")
+        raise SettingsError(f"--faults: {text!r}: {word!r} is no duration; use 30s, 500ms or 2m")
     return float(match[1]) * UNITS[match[2]]
 
 
 def check_all_fired(unfired: Sequence[PlannedFault], seconds: float) -> None:
-    """Complain of events that never happened: a run that was not disturbed shows nothing."""
+    """Raise if a planned fault never happened: such a run proves nothing."""
     if unfired:
         raise SettingsError(f"--faults: {unfired[0]} never happened: the run ended after {seconds:.3g} s")

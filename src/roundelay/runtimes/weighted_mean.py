@@ -11,7 +11,7 @@ __all__ = ["divide", "mean_of", "scale"]
 
 
 def scale(x: Tensor, weight: float) -> Tensor:
-    """Return ``weight * x``: ``x`` itself for weight 1, and zeros for weight 0 even where ``x`` is not finite."""
+    """Return ``weight * x``: ``x`` itself for weight 1, and zeros for weight 0 even if ``x`` is not finite."""
     if weight == 1.0:
         return x
     return x * weight if weight else torch.zeros_like(x)
@@ -23,7 +23,7 @@ def divide(total: Tensor, weight: float) -> Tensor:
 
 
 def mean_of(xs: Sequence[Tensor], weights: Sequence[float]) -> Tensor | None:
-    """Return the weighted mean of ``xs`` in a new tensor; ``None`` where all weights are 0."""
+    """Return the weighted mean of ``xs`` in a new tensor; ``None`` if all weights are 0."""
     if not any(weights):
         return None
     if len(xs) == 1:

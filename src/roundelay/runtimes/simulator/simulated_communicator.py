@@ -239,9 +239,9 @@ class SimulatedCommunicator:
     def _gather(self, calls: list[_Call]) -> None:
         if calls[0].done.done:
             return
-        everyone = [call.x.clone() for call in calls]
+        results = [call.x.clone() for call in calls]  # read only, so all ranks get the same ones
         for call in calls:
-            self._done(call, list(everyone))
+            self._done(call, list(results))
 
     def _broadcast(self, calls: list[_Call]) -> None:
         if calls[0].done.done:
