@@ -259,7 +259,7 @@ def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, An
     """Step in lockstep; one stops itself until the others have gone on without it, and asks to come back."""
     learner, mine = Learner(nn.Linear(2, 2)), runtime.process.initial_rank
     asleep = Path(settings["folder"], "asleep")
-    report: dict[str, Any] = {"holds": False, "trained": []}
+    report: dict[str, Any] = {"trained": []}
 
     async def run() -> dict[str, Any]:
         stopped = False
@@ -276,8 +276,8 @@ def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, An
                     everyone = await learner.comm.gather(torch.tensor([runtime.has_newcomers()]))
                     if view.generation and view.size == 3:
                         mean = await learner.comm.mean(torch.ones(1))
-                        holders = [[each["holds"], each["trained"]] for each in view.plan["reports"]]
-                        return {"rank": view.rank, "size": view.size, "mean": float(mean), "holders": holders}
+                        members = [[each.get("newcomer", False), each["trained"]] for each in view.plan["reports"]]
+                        return {"rank": view.rank, "size": view.size, "mean": float(mean), "members": members}
                     if view.size == 2 and asleep.exists():
                         os.kill(int(asleep.read_text()), signal.SIGCONT)
                     if bool(everyone[0]):

@@ -108,8 +108,8 @@ def test_a_stopped_learner_is_let_in_again(transport: str, tmp_path: Path) -> No
     assert [result["rank"] for result in results] == [0, 2, 1], "newcomers come last"
     assert {result["size"] for result in results} == {3}
     assert {result["mean"] for result in results} == {1.0}
-    expected = [[True, [0]], [True, [2]], [False, []]]  # who comes back holds no model and has trained nothing
-    assert [result["holders"] for result in results] == [expected] * 3
+    expected = [[False, [0]], [False, [2]], [True, [1]]]  # the plan must not count what a newcomer has
+    assert [result["members"] for result in results] == [expected] * 3
 
 
 # -- the protocol alone --------------------------------------------------------------------------------------------
@@ -154,10 +154,10 @@ def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
         seen.append((list(reports), list(safe)))
         return {"plan": 1}
 
-    agreement = membership.agree({"holds": False}, resolve, {"card": 0})
+    agreement = membership.agree({"has_model": False}, resolve, {"card": 0})
     assert (agreement.generation, agreement.members, agreement.plan) == (0, [0], {"plan": 1})
     assert agreement.endpoints == [{"card": 0}]
-    assert seen == [([{"holds": False}], [4, 7])]
+    assert seen == [([{"has_model": False}], [4, 7])]
     assert not membership.has_newcomers()
     assert not membership.has_newcomers("round 10")
     store.append("newcomers", '{"id": 2, "report": {}}\n')
