@@ -89,7 +89,7 @@ def versions() -> dict[str, str]:
     """Return the versions of the code, so that a result can be reproduced."""
     import torch
 
-    said = {"roundelay": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    said = {"roundelay": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return said
