@@ -84,7 +84,7 @@ def test_a_target_never_reached_is_a_miss(tmp_path: Path) -> None:
     done = call("compare", str(path), "--out", str(tmp_path / "out"), "--no-report", "--json")
     told = json.loads(done.stdout)
     assert told["answer"]["winner"] is None
-    assert "no strategy that counts reached error 0.0 %" in told["answer"]["headline"]
+    assert "no ranked strategy reached error 0.0 %" in told["answer"]["headline"]
     assert {row["rank"] for row in told["rows"]} == {None}
 
 
