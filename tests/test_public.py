@@ -19,6 +19,7 @@ def test_all_is_importable() -> None:
         assert getattr(roundelay, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = roundelay.nothing
+    assert {"train", "simulate", "resume", "replay", "compare", "plan", "decode", "join"} <= set(dir(roundelay))
 
 
 def test_every_strategy_is_public_by_its_class() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 import types
 import typing
@@ -14,11 +15,23 @@ import msgspec
 import tomli_w
 
 from roundelay.errors import SettingsError, suggest
-from roundelay.plugins import Registry, resolve
 
-__all__ = ["apply", "build", "build_named", "dump", "parse_assignment", "plain", "put", "read"]
+__all__ = [
+    "apply",
+    "build",
+    "build_named",
+    "dump",
+    "is_file_name",
+    "parse_assignment",
+    "plain",
+    "put",
+    "read",
+    "resolve",
+]
 
 T = TypeVar("T")
+FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+"""What names something in a Python file of the user's own."""
 Table = dict[str, Any]
 
 
@@ -31,6 +44,24 @@ def read(path: Path) -> Table:
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     return table
+
+
+def is_file_name(name: object) -> bool:
+    """Tell whether a name is that of something in a Python file: ``path/to/file.py:Name``."""
+    return isinstance(name, str) and FILE_NAME.fullmatch(name) is not None
+
+
+def resolve(value: Any, folder: Path) -> Any:
+    """Return settings in which every ``file.py:Name`` has an absolute path: below ``folder``, or else from here."""
+    if isinstance(value, Mapping):
+        return {key: resolve(each, folder) for key, each in value.items()}
+    if isinstance(value, list):
+        return [resolve(each, folder) for each in value]
+    found = FILE_NAME.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    near = folder / found["file"]
+    return f"{(near if near.is_file() else Path(found['file'])).absolute()}:{found['name']}"
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -87,12 +118,13 @@ def build_named(kinds: Mapping[str, type[T]], table: Mapping[str, Any] | str, wh
     """Make the one of ``kinds`` that ``table.name`` names; a bare string is a name with default settings."""
     table = {"name": table} if isinstance(table, str) else dict(table)
     name = table.pop("name", None)
+    known = getattr(kinds, "names", kinds.keys)()  # a registry knows what is installed, too
     if name is None:
-        raise SettingsError(f"{where}.name is missing; there are {', '.join(sorted(kinds))}")
-    if name not in kinds:
-        raise SettingsError(f"{where}.name: unknown {suggest(str(name), kinds)}")
+        raise SettingsError(f"{where}.name is missing; there are {', '.join(sorted(known))}")
     try:
         kind = kinds[name]
+    except KeyError:
+        raise SettingsError(f"{where}.name: unknown {suggest(str(name), known)}") from None
     except SettingsError as error:
         raise SettingsError(f"{where}.name: {error}") from error
     return build(kind, table, where)
@@ -106,8 +138,7 @@ def plain(settings: Any) -> Any:
             for field in dataclasses.fields(settings)
             if field.init and getattr(settings, field.name) is not None
         }
-        registry = _registry_of(type(settings))
-        name = registry.name_of(type(settings)) if registry is not None else None
+        name = _name_of(type(settings))
         return {"name": name} | table if name is not None else table
     if isinstance(settings, Mapping):
         return {key: plain(value) for key, value in settings.items() if value is not None}
@@ -121,10 +152,13 @@ def dump(settings: Any) -> str:
     return tomli_w.dumps(plain(settings))
 
 
-def _registry_of(kind: type) -> Registry[Any] | None:
-    """Return the registry of a base class whose settings name one of several kinds; None for any other class."""
-    registry = getattr(kind, "registry", None)
-    return registry if isinstance(registry, Registry) else None
+def _name_of(kind: type) -> str | None:
+    """Return what settings call a kind of a base class that has a ``registry`` of kinds; None for any other class."""
+    registry = getattr(kind, "registry", None)  # a `roundelay.plugins.Registry`
+    if registry is None:
+        return None
+    ours: str | None = next((name for name, known in registry.items() if known is kind), None)
+    return ours if ours is not None else registry.name_of(kind)
 
 
 def _inside(where: str, key: str) -> str:
@@ -136,7 +170,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     for option in options:
         if isinstance(option, type) and isinstance(value, dict | str):
-            if (registry := _registry_of(option)) is not None:
+            if (registry := getattr(option, "registry", None)) is not None:
                 return build_named(registry, value, where)
             if dataclasses.is_dataclass(option) and isinstance(value, dict):
                 return build(typing.cast("type[Any]", option), value, where)

@@ -9,54 +9,64 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from roundelay.errors import SettingsError
+from roundelay.config import FILE_NAME
+from roundelay.errors import SettingsError, suggest
 
-__all__ = ["Registry", "digests_of", "installed", "is_file_name", "load_file", "load_object", "resolve"]
+__all__ = ["Registry", "digests_of", "installed", "is_loaded", "load_file", "load_object"]
 
 T = TypeVar("T")
-_FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _loaded: dict[Path, ModuleType] = {}
 
 
-class Registry(Mapping[str, type[T]], Generic[T]):
-    """Classes by the names that settings give them; subclasses of ``base``, as is checked of those of others."""
+class Registry(dict[str, type[T]]):
+    """The package's classes by the names that settings give them; a name that it does not have is looked for outside.
+
+    ``registry[name]`` finds classes of installed packages (by the entry points ``group``) and of files too, if they are
+    subclasses of ``base``; iterating gives those of the package, and `names` all that are installed.
+    """
 
     def __init__(self, base: type[T], kinds: Mapping[str, type[T]], group: str | None = None) -> None:
+        super().__init__(kinds)
         self.base, self.group = base, group
-        self._kinds = dict(kinds)
+        self._found: dict[str, type[T]] = {}
 
-    def __getitem__(self, name: str) -> type[T]:
-        if name in self._kinds:
-            return self._kinds[name]
+    def __missing__(self, name: str) -> type[T]:
         if self.group is None:
             raise KeyError(name)
-        kind = load_object(name, self.group)
-        if not (isinstance(kind, type) and issubclass(kind, self.base)):
-            raise SettingsError(f"{name}: not a subclass of {self.base.__name__}")
-        self._kinds[name] = kind
+        if name not in self._found:
+            kind = load_object(name, self.group)
+            if not (isinstance(kind, type) and issubclass(kind, self.base)):
+                raise SettingsError(f"{name}: not a subclass of {self.base.__name__}")
+            self._found[name] = kind
+        return self._found[name]
+
+    def look_up(self, name: object) -> type[T] | None:
+        """Return the class of this name, None if there is none."""
+        try:
+            return self[str(name)]
+        except KeyError:
+            return None
+
+    def find(self, name: str, what: str) -> type[T]:
+        """Return the class of this name, or raise a `SettingsError` that says what there is."""
+        if (kind := self.look_up(name)) is None:
+            raise SettingsError(f"unknown {what} {suggest(name, self.names())}")
         return kind
 
-    def __contains__(self, name: object) -> bool:
-        known = name in self._kinds or (self.group is not None and name in installed(self.group))
-        return known or (self.group is not None and is_file_name(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._kinds, **(installed(self.group) if self.group is not None else {})})
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
+    def names(self) -> list[str]:
+        """Return the names of the package's classes, and of those that are installed."""
+        return [*self, *(installed(self.group) if self.group is not None else ())]
 
     def name_of(self, kind: type[T]) -> str | None:
-        """Return the name by which settings ask for a class: that of its file, if it is none of the package's."""
-        found = next((name for name, known in self._kinds.items() if known is kind), None)
+        """Return the name by which settings ask for a class from outside: that which found it, or its file's."""
+        found = next((name for name, known in self._found.items() if known is kind), None)
         if found is None and self.group is not None:
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
             return f"{Path(file).absolute()}:{kind.__qualname__}" if file is not None else None
@@ -69,33 +79,21 @@ def installed(group: str) -> Mapping[str, EntryPoint]:
     return {each.name: each for each in entry_points(group=group)}
 
 
-def is_file_name(name: object) -> bool:
-    """Tell whether a name is that of something in a Python file: ``path/to/file.py:Name``."""
-    return isinstance(name, str) and _FILE_NAME.fullmatch(name) is not None
-
-
-def resolve(value: Any, folder: Path) -> Any:
-    """Return settings in which every ``file.py:Name`` has an absolute path: below ``folder``, or else from here."""
-    if isinstance(value, Mapping):
-        return {key: resolve(each, folder) for key, each in value.items()}
-    if isinstance(value, list):
-        return [resolve(each, folder) for each in value]
-    found = _FILE_NAME.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return value
-    near = folder / found["file"]
-    return f"{(near if near.is_file() else Path(found['file'])).absolute()}:{found['name']}"
-
-
 def load_object(name: str, group: str) -> Any:
     """Return what an installed package's entry point or ``file.py:Name`` names; raise KeyError if there is neither."""
-    found = _FILE_NAME.fullmatch(name)
+    found = FILE_NAME.fullmatch(name)
     if found is None:
         return installed(group)[name].load()
     module = load_file(Path(found["file"]))
     if not hasattr(module, found["name"]):
         raise SettingsError(f"{found['file']}: has no {found['name']}")
     return getattr(module, found["name"])
+
+
+def is_loaded(name: str) -> bool:
+    """Tell whether this process has executed the file of ``file.py:Name`` already."""
+    found = FILE_NAME.fullmatch(name)
+    return found is not None and Path(found["file"]).absolute() in _loaded
 
 
 def load_file(path: Path) -> ModuleType:
@@ -124,7 +122,7 @@ def digests_of(settings: Any) -> dict[str, str]:
         return {name: digest for each in settings.values() for name, digest in digests_of(each).items()}
     if isinstance(settings, list):
         return {name: digest for each in settings for name, digest in digests_of(each).items()}
-    found = _FILE_NAME.fullmatch(settings) if isinstance(settings, str) else None
+    found = FILE_NAME.fullmatch(settings) if isinstance(settings, str) else None
     if found is None:
         return {}
     path = Path(found["file"])

@@ -6,6 +6,7 @@ import importlib
 import logging
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -62,8 +63,11 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="roundelay")
 @click.option("--traceback", is_flag=True, help="Show where an error came from, not only its line.")
+@click.option(
+    "--load", multiple=True, metavar="FILE", help="Execute a Python file, whose models runs may then name; repeatable."
+)
 @click.pass_context
-def roundelay(ctx: click.Context, *, traceback: bool) -> None:
+def roundelay(ctx: click.Context, *, traceback: bool, load: tuple[str, ...]) -> None:
     """Train acoustic models on many learners at once.
 
     \b
@@ -71,6 +75,10 @@ def roundelay(ctx: click.Context, *, traceback: bool) -> None:
     roundelay train experiments/tiny.toml --out runs/ring --on simulator --learners 16 --strategy adpsgd
     """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
     ctx.obj = {"traceback": traceback}
+    for file in load:
+        from roundelay.plugins import load_file
+
+        load_file(Path(file))
 
 
 def main() -> NoReturn:

@@ -39,13 +39,9 @@ def fault_options(function: F) -> F:
     return function
 
 
-def plan_of(
-    text: str | None, experiment: Experiment, rejoins: int, heartbeat_timeout: float | None
-) -> FaultPlan | None:
-    """Make the plan that the options ask for; None if they are as by default."""
+def plan_of(text: str | None, experiment: Experiment, rejoins: int, heartbeat_timeout: float | None) -> FaultPlan:
+    """Make the plan that the options ask for."""
     servers = experiment.strategy.servers
-    if not text and rejoins == REJOINS and heartbeat_timeout is None:
-        return None
     events = parse(text, experiment.learners, servers) if text else []
     return FaultPlan(events, servers, rejoins, heartbeat_timeout)
 

@@ -10,7 +10,6 @@ import click
 import torch
 
 from roundelay.cli.strategies import hyperparameters, plain_console, plain_table
-from roundelay.errors import SettingsError, suggest
 from roundelay.models import MODELS, build_model
 
 __all__ = ["command"]
@@ -29,13 +28,13 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str | None, *, as_json: bool) -> None:
     """List the acoustic models, or show the settings and presets of NAME."""
-    if name is not None and name not in MODELS:
-        raise SettingsError(f"unknown model {suggest(name, MODELS)}")
+    if name is not None:
+        MODELS.find(name, "model")
     if name is not None:
         described = describe(name)
         print(json.dumps(described)) if as_json else _show(described)
         return
-    everyone = [describe(each) for each in sorted(MODELS)]
+    everyone = [describe(each) for each in sorted(MODELS.names())]
     print(json.dumps({"models": everyone})) if as_json else _list(everyone)
 
 

@@ -77,7 +77,7 @@ def command(name: str | None, *, as_json: bool) -> None:
         described = describe(name, find(name))
         print(json.dumps(described)) if as_json else _show(described)
         return
-    everyone = [describe(each, kind) for each, kind in sorted(STRATEGIES.items())]
+    everyone = [describe(each, STRATEGIES[each]) for each in sorted(STRATEGIES.names())]
     print(json.dumps({"strategies": everyone})) if as_json else _list(everyone)
 
 

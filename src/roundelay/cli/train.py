@@ -13,7 +13,7 @@ from roundelay import config
 from roundelay.cli.fault_options import fault_options, hosts_of, parse_slow, plan_of
 from roundelay.cli.score_format import figures
 from roundelay.cli.training_display import Display
-from roundelay.experiment.backends import On, RunOptions
+from roundelay.experiment.backends import REJOINS, On, RunOptions
 from roundelay.experiment.launch import Changes, Run, configure, train
 
 __all__ = ["command", "show"]
@@ -65,17 +65,19 @@ def command(experiment: Path, out: Path, *, as_json: bool, on: On, **options: An
         options["data"], options["strategy"], options["learners"], options["cluster"], options["learners_per_node"],
         options["debug"], dict(config.parse_assignment(each) for each in options["assignments"]),
     )  # fmt: skip
+    rendezvous, hosts, display = options["rendezvous"], options["hosts"], Display(as_json=as_json)
     how = RunOptions(
-        slow=parse_slow(options["slow"]),
+        slow=parse_slow(options["slow"]) if options["slow"] else None,
         heartbeat_timeout=options["heartbeat_timeout"],
-        hosts=hosts_of(options["rendezvous"], options["hosts"], options["token"]),
+        hosts=hosts_of(rendezvous, hosts, options["token"]) if rendezvous is not None or hosts > 1 else None,
         restarts=options["restarts"],
         shuffle_ties=options["shuffle_ties"],
     )
     settings = configure(experiment, changes, on=on, options=how)
-    faults = plan_of(options["faults"], settings, options["rejoins"], options["heartbeat_timeout"])
-    how = dataclasses.replace(how, faults=faults)
-    show(train(settings, out, on=on, options=how, observer=Display(as_json=as_json)), as_json=as_json)
+    if options["faults"] or options["rejoins"] != REJOINS or options["heartbeat_timeout"] is not None:
+        faults = plan_of(options["faults"], settings, options["rejoins"], options["heartbeat_timeout"])
+        how = dataclasses.replace(how, faults=faults)
+    show(train(settings, out, on=on, options=how, observer=display), as_json=as_json)
 
 
 def show(run: Run, *, as_json: bool) -> None:

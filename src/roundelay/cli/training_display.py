@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from roundelay.cli.score_format import figures
+from roundelay.cli.score_format import figures, say_speed
 from roundelay.experiment.run_observer import Evaluated, RunObserver
 
 __all__ = ["Display"]
@@ -60,7 +60,7 @@ class Display(RunObserver):
         self.done, self.frames = max(self.done, minibatch + 1), self.frames + frames
         if self.progress is not None and not self.progress.disable:
             rate = self.frames / max(1e-9, time.monotonic() - self.since)
-            self.progress.update(self.bar, completed=self.done, figures=f"loss {loss:.3f}  {_short(rate)} frames/s")
+            self.progress.update(self.bar, completed=self.done, figures=f"loss {loss:.3f}  {say_speed(rate)}")
 
     def evaluated(self, evaluation: Evaluated) -> None:
         """Print a line."""
@@ -87,7 +87,3 @@ class Display(RunObserver):
 
 def _some(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _short(number: float) -> str:
-    return f"{number / 1000:.1f} k" if number >= 1000 else f"{number:.0f}"

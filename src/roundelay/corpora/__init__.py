@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 
+from roundelay.config import is_file_name
 from roundelay.corpora.importer import Corpus
 from roundelay.errors import SettingsError, suggest
-from roundelay.plugins import installed, is_file_name, load_object
+from roundelay.plugins import installed, load_object
 
 MODULES = {
     "synthetic": "synthetic.generator",

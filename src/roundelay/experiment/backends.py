@@ -19,6 +19,7 @@ from roundelay.experiment.run_observer import ObservedRecord, RunObserver, follo
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Runtime
+from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.fault_plan import FaultPlan
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ class Backend:
 class Simulator(Backend):
     """A simulated cluster in this process."""
 
+    def __init__(self, experiment: Experiment, out: Path | None, options: RunOptions, observer: RunObserver) -> None:
+        whole = experiment if experiment.cluster is not None else experiment.replace(cluster=Cluster())
+        super().__init__(whole, out, options, observer)
+
     @property
     def restarts(self) -> int:
         """Never: what is lost there is lost as the settings say."""
@@ -105,6 +110,7 @@ class Simulator(Backend):
         from roundelay.runtimes.simulator.simulation import simulate
 
         experiment, faults = self.experiment, self.options.faults
+        assert experiment.cluster is not None
         torch.set_num_threads(experiment.threads)
         start = start if start is not None else start_weights(experiment, self.out)
         attempt = Attempt(experiment, self.out, lr_factor=job["lr_factor"], start=start)

@@ -21,6 +21,7 @@ from roundelay.experiment.settings import Experiment
 from roundelay.runs.record import Record
 from roundelay.runs.run_folder import RunFolder, versions
 from roundelay.runtime import Clock
+from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator import simulation
 from roundelay.task import Scores
 from roundelay.training.event_order import read_order
@@ -150,7 +151,7 @@ def replay(path: Path | str, out: Path | str | None = None) -> Replay:
     record = Record(made.record if made is not None else None, clock="virtual", spans=experiment.record.max_spans)
     outcome = simulation.replay(
         attempt.training,
-        experiment.cluster,
+        experiment.cluster or Cluster(),
         [read_order(order) for order in orders],
         servers=experiment.strategy.servers,
         record=record,

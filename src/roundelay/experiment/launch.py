@@ -18,7 +18,6 @@ from roundelay.experiment.learner_entry import LearnerJob, Result, Tensors
 from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
 from roundelay.experiment.settings import Experiment, assign
-from roundelay.plugins import resolve
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Clock
 from roundelay.runtimes.cluster import Cluster, Straggler
@@ -110,7 +109,7 @@ def configure(
     if changes.data is not None:
         table.setdefault("task", {})["data"] = str(Path(changes.data).absolute())
     if changes.strategy is not None:
-        name = resolve(changes.strategy, Path())
+        name = config.resolve(changes.strategy, Path())
         if table.get("strategy", {}).get("name") != name:
             table["strategy"] = {"name": name}
     if changes.learners is not None:
@@ -137,7 +136,7 @@ def configure(
 
 
 def _table(given: Path | str | Mapping[str, Any]) -> dict[str, Any]:
-    table: dict[str, Any] = resolve(given, Path()) if isinstance(given, Mapping) else config.read(Path(given))
+    table: dict[str, Any] = config.resolve(given, Path()) if isinstance(given, Mapping) else config.read(Path(given))
     return table
 
 
@@ -187,9 +186,8 @@ def run(
     _check_hosts(experiment, out, options)
     job, start = experiment.job(), None
     backend.prepare(lambda: _start(experiment, job, out, on, options, watcher, resumed=resumed))
-    given: LearnerJob = {
-        "experiment": experiment.plain(), "folder": str(out.absolute()) if out else "", "lr_factor": 1.0, "stage": None,
-    }  # fmt: skip
+    folder = str(out.absolute()) if out is not None else ""
+    given = LearnerJob(experiment=experiment.for_learners(), folder=folder, lr_factor=1.0, stage=None)
     try:
         if experiment.pretrain is not None:
             start = _pretrain(backend, given, watcher)
@@ -209,7 +207,7 @@ def run(
 
 def _attempt(backend: Backend, job: LearnerJob, start: Tensors | None) -> Result | None:
     """Train, again from the last checkpoint if that is allowed and this process can."""
-    if not backend.retries:
+    if not backend.retries or (backend.experiment.guard is None and not backend.restarts):
         return backend.launch(job, start)
     return run_with_retries(
         lambda factor: backend.launch({**job, "lr_factor": factor}, start),
@@ -266,7 +264,7 @@ def _start(
 
         check(experiment)
     slow = options.slow or {}
-    cluster = experiment.cluster if on == "simulator" else _slow_cluster(slow)
+    cluster = experiment.cluster if on == "simulator" else _slow_cluster(slow) if slow else None
     about = describe(experiment, job, on) | {"slow": slowed(cluster, options.faults)}
     about |= {"options": {"slow": [f"{learner}={factor:g}" for learner, factor in slow.items()]}}
     about |= {"shuffle_ties": options.shuffle_ties} if options.shuffle_ties is not None else {}
@@ -295,10 +293,12 @@ def _slow_cluster(slow: Mapping[int, float]) -> Cluster:
     return Cluster(stragglers=[Straggler(learner, factor) for learner, factor in slow.items()])
 
 
-def slowed(cluster: Cluster, faults: FaultPlan | None = None) -> dict[str, float]:
+def slowed(cluster: Cluster | None, faults: FaultPlan | None = None) -> dict[str, float]:
     """Return how many times slower each learner that is slowed on purpose is, at worst, as ``run.json`` has it."""
+    if faults is not None:
+        cluster = faults.apply(cluster or Cluster())
     by_learner: dict[int, list[tuple[float, float, float]]] = {}
-    for each in (cluster if faults is None else faults.apply(cluster)).stragglers:
+    for each in cluster.stragglers if cluster is not None else ():
         if each.learner >= 0:  # a server counts backwards
             by_learner.setdefault(each.learner, []).append((each.begin_seconds, each.end_seconds, each.factor))
     return {

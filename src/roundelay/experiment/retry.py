@@ -17,11 +17,14 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-def run_with_retries(attempt: Callable[[float], T], run: Path | None, guard: GuardSettings, *, restarts: int = 0) -> T:
+def run_with_retries(
+    attempt: Callable[[float], T], run: Path | None, guard: GuardSettings | None, *, restarts: int = 0
+) -> T:
     """Try until it succeeds; after a failure, try again from the last checkpoint if ``guard`` or ``restarts`` allow it.
 
     ``attempt`` is given a factor of the learning rate, on top of the factor that the checkpoint has.
     """
+    guard = guard or GuardSettings()
     failures, rollbacks, newest = 0, 0, -1
     while True:
         try:

@@ -12,10 +12,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roundelay.runs.record import Record
-from roundelay.task import Scores
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from roundelay.task import Scores
 
 __all__ = ["Evaluated", "ObservedRecord", "RunObserver", "follow"]
 

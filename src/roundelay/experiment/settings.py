@@ -85,16 +85,17 @@ class Experiment:
     optimizer: dict[str, Any] = field(default_factory=lambda: {"name": "SGD", "lr": 0.1})
     strategy: Strategy = field(default_factory=Synchronous)
     schedule: ScheduleBase | None = None
-    rate: RateSettings = field(default_factory=RateSettings)
+    rate: RateSettings | None = None
     natural_gradient: NaturalGradientSettings | None = None
     pretrain: PretrainSettings | None = None
     budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(epochs=1))
     batch: BatchSettings = field(default_factory=BatchSettings)
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: Cluster | None = None
+    """Of the simulator."""
     record: RecordSettings = field(default_factory=RecordSettings)
     keep: KeepSettings = field(default_factory=KeepSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    guard: GuardSettings = field(default_factory=GuardSettings)
+    guard: GuardSettings | None = None
     learners: int = 1
     threads: int = 1
     clip: float | None = None
@@ -133,7 +134,8 @@ class Experiment:
     def make_task(self) -> Task:
         """Make the task, with the minibatches and the seed that the experiment asks for."""
         settings = copy.deepcopy(self.task)
-        if "seed" in getattr(TASKS.get(str(settings.get("name"))), "__dataclass_fields__", {}):
+        name = str(settings.get("name"))
+        if "seed" in getattr(TASKS.get(name) or TASKS.look_up(name), "__dataclass_fields__", {}):
             settings.setdefault("seed", self.seed)
         task = config.build_named(TASKS, settings, "task")
         default = getattr(task, "batch", None)
@@ -171,6 +173,8 @@ class Experiment:
 
     def optimizer_of(self, task: Task) -> Callable[[nn.Module], torch.optim.Optimizer]:
         """Return what makes the optimizer of a task's module, its rate scaled as the experiment asks for."""
+        if self.rate is None:
+            return self.make_preconditioned
         factor = self.rate.factor(self.learners, task.nominal_frames)
         return lambda module: multiply_rate(self.make_preconditioned(module), factor)
 
@@ -218,6 +222,10 @@ class Experiment:
         table = config.plain(self)
         assert isinstance(table, dict)
         return table
+
+    def for_learners(self) -> dict[str, Any]:
+        """Return what a learner needs: all but the simulated cluster."""
+        return {name: value for name, value in self.plain().items() if name != "cluster"}
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Experiment:

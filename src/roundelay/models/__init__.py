@@ -13,9 +13,9 @@ from roundelay.models.conformer import ConformerSettings
 from roundelay.models.dnn import DNNSettings
 from roundelay.models.lstm import LSTMSettings
 from roundelay.models.tdnn import TDNNSettings
-from roundelay.plugins import Registry
+from roundelay.plugins import Registry, is_loaded
 
-__all__ = ["MODELS", "AcousticModel", "ModelSettings", "build_model", "model_settings"]
+__all__ = ["MODELS", "AcousticModel", "ModelSettings", "build_model", "check_readable", "model_settings"]
 
 _KINDS: dict[str, type[ModelSettings]] = {
     "cldnn": CLDNNSettings,
@@ -32,12 +32,20 @@ def model_settings(table: Mapping[str, Any], where: str = "model") -> ModelSetti
     """Return the settings of a table ``{"name": ..., "preset": ..., ...}``; other keys override the preset."""
     given = dict(table)
     preset = given.pop("preset", None)
-    kind = MODELS.get(str(given.get("name")))
+    kind = MODELS.look_up(given.get("name"))
     if preset is not None and kind is not None:
         if preset not in kind.presets:
             raise SettingsError(f"{where}.preset: unknown {suggest(str(preset), kind.presets)}")
         given = dict(kind.presets[preset]) | given
     return config.build_named(MODELS, given, where)
+
+
+def check_readable(table: Mapping[str, Any], where: str) -> None:
+    """Raise if making a run's model would execute a file that this process was not told to execute."""
+    name = str(table.get("name"))
+    if config.is_file_name(name) and not is_loaded(name):
+        file = name.rpartition(":")[0]
+        raise SettingsError(f"{where}: {name}: reading a run executes no file; if you trust it, use --load {file}")
 
 
 def build_model(table: Mapping[str, Any], inputs: int, outputs: int, where: str = "model") -> AcousticModel:

@@ -13,7 +13,6 @@ from roundelay.planning.assumptions import assumptions_of
 from roundelay.planning.cluster_profiles import find_cluster
 from roundelay.planning.frames_to_target import Needed, parse_target, read_convergence
 from roundelay.planning.ranking import PAPERS, Effect, Ranking, make_plan, sensitivity
-from roundelay.plugins import resolve
 from roundelay.runs.target import Target
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
@@ -85,7 +84,7 @@ def num_learners(cluster: Cluster) -> int:
 
 def _choose(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Strategy]:
     """Return strategies by name, with hyperparameters changed."""
-    table: dict[str, dict[str, Any]] = {name: {"name": resolve(name, Path())} for name in names}
+    table: dict[str, dict[str, Any]] = {name: {"name": config.resolve(name, Path())} for name in names}
     for key, value in settings.items():
         name = key.partition(".")[0]
         if name not in table:

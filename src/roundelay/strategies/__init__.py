@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from roundelay.errors import SettingsError, suggest
 from roundelay.plugins import Registry
 from roundelay.strategies.adpsgd import ADPSGD
 from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
@@ -73,6 +72,4 @@ Compression.registry = Registry(Compression, COMPRESSIONS)
 
 def find(name: str) -> type[Strategy]:
     """Return the strategy of this name."""
-    if name not in STRATEGIES:
-        raise SettingsError(f"unknown strategy {suggest(name, STRATEGIES)}")
-    return STRATEGIES[name]
+    return STRATEGIES.find(name, "strategy")

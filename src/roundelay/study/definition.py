@@ -136,10 +136,8 @@ class Study:
         for place, entries in lists:
             for k, entry in enumerate(entries):
                 name = entry if isinstance(entry, str) else entry.get("name", "")
-                if name not in STRATEGIES:
-                    raise SettingsError(f"{where}: {place}[{k}]: unknown strategy {suggest(str(name), STRATEGIES)}")
-        if self.baseline not in STRATEGIES:
-            raise SettingsError(f"{where}: baseline: unknown strategy {suggest(self.baseline, STRATEGIES)}")
+                _find_strategy(str(name), f"{where}: {place}[{k}]")
+        _find_strategy(self.baseline, f"{where}: baseline")
         for k, part in enumerate(self.parts):
             for kind, known in (("models", self.models), ("clusters", self.clusters)):
                 for name in getattr(part, kind) or []:
@@ -157,6 +155,13 @@ def merge(table: Table, over: Table) -> Table:
         )
         merged[key] = merge(now, value) if same and isinstance(now, dict) else copy.deepcopy(value)
     return merged
+
+
+def _find_strategy(name: str, where: str) -> None:
+    try:
+        STRATEGIES.find(name, "strategy")
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from error
 
 
 def _complete(part: Part, whole: Part) -> Part:

@@ -219,8 +219,7 @@ def _rate(table: Table) -> float:
 def _seed_model(table: Table, seed: int) -> None:
     """Set the seed of the model's initial weights, if the task has one."""
     task = table.get("task", {})
-    kind = TASKS.get(task.get("name", ""))
-    if "model_seed" in getattr(kind, "__dataclass_fields__", {}):
+    if "model_seed" in getattr(TASKS.look_up(task.get("name")), "__dataclass_fields__", {}):
         table["task"] = task | {"model_seed": seed}
 
 

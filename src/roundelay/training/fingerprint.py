@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from roundelay.config import is_file_name
 from roundelay.errors import Mismatch
-from roundelay.plugins import digests_of, is_file_name
+from roundelay.plugins import digests_of
 from roundelay.runs.run_folder import versions
 
 __all__ = ["compare", "fingerprint"]

@@ -24,6 +24,7 @@ from roundelay.experiment.pretraining.rbm import RBM
 from roundelay.experiment.pretraining.rbm_momentum import GuardedMomentum
 from roundelay.experiment.run_observer import ObservedRecord, RunObserver
 from roundelay.files import write_bytes, write_json
+from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.training.budget import Budget
 from roundelay.training.job import Job, start_with
@@ -146,7 +147,7 @@ class Pretraining:
         path, spans = place and place / "record.jsonl", experiment.record.max_spans
         outcome = simulate(
             job.training,
-            experiment.cluster,
+            experiment.cluster or Cluster(),
             learners=experiment.learners,
             servers=job.strategy.servers,
             seed=experiment.seed,

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from roundelay import config
 from roundelay.errors import DataError
-from roundelay.models import AcousticModel, build_model
+from roundelay.models import AcousticModel, build_model, check_readable
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 
@@ -40,6 +40,7 @@ def load_network(run: Path, bundle: Bundle) -> AcousticModel:
     table = config.read(folder.settings).get("task", {}).get("model")
     if not isinstance(table, Mapping):
         raise DataError(f"{folder.settings}: task.model is missing; decoding needs a run of an acoustic task")
+    check_readable(table, f"{folder.settings}: task.model")
     model = build_model(table, bundle.inputs, bundle.outputs, f"{folder.settings}: task.model")
     tensors = _read(folder.model)
     _check(folder.model, model, tensors, bundle)
