@@ -206,7 +206,7 @@ def test_every_request_is_answered_and_every_handle_awaited(case: str, monkeypat
             result = yield from super().__await__()
             return result
 
-    monkeypatch.setattr(simulated_communicator, "_Verb", Counted)
+    monkeypatch.setattr(simulated_communicator, "_Operation", Counted)
     ran = run_simulated(tiny_job(CASES[case]()), 4, uneven(7, 4))
     assert ran.outcome is not None
     runtime: Any = ran.outcome.trainings[0].member.runtime
