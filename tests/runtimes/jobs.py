@@ -265,7 +265,7 @@ def come_back(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str, An
         stopped = False
         while True:
             view = await runtime.rendezvous(learner, report, lambda reports, _: {"reports": list(reports)})
-            report.update(holds=True, trained=[mine])
+            report.update(trained=[mine])
             try:
                 while True:
                     if view.generation == 0 and mine == settings["stopped"] and not stopped:
