@@ -62,7 +62,7 @@ def test_the_library_takes_objects() -> None:
     made = roundelay.simulate(Line(), Lazy(period=2), learners=3, epochs=2, evaluate_every=10)
     assert made.scores["loss"] < 0.5
     assert [each.minibatch for each in made.evaluations] == [10, 20, 30, 40]
-    assert made.seconds == made.evaluations[-1].seconds > 0
+    assert made.seconds >= made.evaluations[-1].seconds > 0
     assert isinstance(made.model, torch.nn.Linear)
     again = roundelay.simulate(Line(), Lazy(period=2), learners=3, epochs=2, evaluate_every=10)
     assert (again.scores, again.seconds) == (made.scores, made.seconds)

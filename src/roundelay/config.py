@@ -118,16 +118,20 @@ def build_named(kinds: Mapping[str, type[T]], table: Mapping[str, Any] | str, wh
     """Make the one of ``kinds`` that ``table.name`` names; a bare string is a name with default settings."""
     table = {"name": table} if isinstance(table, str) else dict(table)
     name = table.pop("name", None)
-    known = getattr(kinds, "names", kinds.keys)()  # a registry knows what is installed, too
     if name is None:
-        raise SettingsError(f"{where}.name is missing; there are {', '.join(sorted(known))}")
+        raise SettingsError(f"{where}.name is missing; there are {', '.join(sorted(_names(kinds)))}")
     try:
         kind = kinds[name]
     except KeyError:
-        raise SettingsError(f"{where}.name: unknown {suggest(str(name), known)}") from None
+        raise SettingsError(f"{where}.name: unknown {suggest(str(name), _names(kinds))}") from None
     except SettingsError as error:
         raise SettingsError(f"{where}.name: {error}") from error
     return build(kind, table, where)
+
+
+def _names(kinds: Mapping[str, type[T]]) -> list[str]:
+    """Return the names of all kinds; a registry knows those that are installed, too."""
+    return list(getattr(kinds, "names", kinds.keys)())
 
 
 def plain(settings: Any) -> Any:

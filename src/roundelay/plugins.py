@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from roundelay.config import FILE_NAME
 from roundelay.errors import SettingsError, suggest
 
-__all__ = ["Registry", "digests_of", "installed", "is_loaded", "load_file", "load_object"]
+__all__ = ["Registry", "installed", "is_loaded", "load_file", "load_object"]
 
 T = TypeVar("T")
 _loaded: dict[Path, ModuleType] = {}
@@ -114,16 +114,3 @@ def load_file(path: Path) -> ModuleType:
             raise SettingsError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
         _loaded[path] = module
     return _loaded[path]
-
-
-def digests_of(settings: Any) -> dict[str, str]:
-    """Return the digest of every Python file that settings name, by the file's name."""
-    if isinstance(settings, Mapping):
-        return {name: digest for each in settings.values() for name, digest in digests_of(each).items()}
-    if isinstance(settings, list):
-        return {name: digest for each in settings for name, digest in digests_of(each).items()}
-    found = FILE_NAME.fullmatch(settings) if isinstance(settings, str) else None
-    if found is None:
-        return {}
-    path = Path(found["file"])
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "no such file"}

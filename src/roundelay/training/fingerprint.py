@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roundelay.config import is_file_name
+from roundelay.config import FILE_NAME, is_file_name
 from roundelay.errors import Mismatch
-from roundelay.plugins import digests_of
 from roundelay.runs.run_folder import versions
 
 __all__ = ["compare", "fingerprint"]
@@ -26,7 +25,7 @@ def fingerprint(settings: Mapping[str, Any]) -> Print:
     plain = dict(settings) | {"task": {key: value for key, value in task.items() if key != "data"}}
     made = {f"{name} version": text for name, text in versions().items() if name != "commit"}
     made |= {"code": _digest_of_code(), **({"data": _digest_of_data(Path(data))} if data else {})}
-    made |= {f"code of {name}": digest for name, digest in digests_of(settings).items()}
+    made |= {f"code of {name}": digest for name, digest in _digests_of(settings).items()}
     return made | _flat(plain, "")
 
 
@@ -65,3 +64,16 @@ def _digest_of_data(folder: Path) -> str:
         return str(json.loads((folder / "prepared.json").read_text(encoding="utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return "no prepared data"
+
+
+def _digests_of(settings: Any) -> dict[str, str]:
+    """Return the digest of every Python file that settings name, by the file's name."""
+    if isinstance(settings, Mapping):
+        return {name: digest for each in settings.values() for name, digest in _digests_of(each).items()}
+    if isinstance(settings, list):
+        return {name: digest for each in settings for name, digest in _digests_of(each).items()}
+    found = FILE_NAME.fullmatch(settings) if isinstance(settings, str) else None
+    if found is None:
+        return {}
+    path = Path(found["file"])
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "no such file"}
