@@ -23,7 +23,7 @@ def fingerprint(settings: Mapping[str, Any]) -> Print:
     task = settings.get("task", {})
     data = task.get("data") if isinstance(task, Mapping) else None
     plain = dict(settings) | {"task": {key: value for key, value in task.items() if key != "data"}}
-    made = {f"{name} version": text for name, text in versions().items() if name != "commit"}
+    made = {f"{name} version": str(text) for name, text in versions().items() if name != "commit"}
     made |= {"code": _digest_of_code(), **({"data": _digest_of_data(Path(data))} if data else {})}
     made |= {f"code of {name}": digest for name, digest in _digests_of(settings).items()}
     return made | _flat(plain, "")
