@@ -188,8 +188,8 @@ def test_no_learners() -> None:
 @pytest.mark.parametrize(("blow", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Path) -> None:
     code = (
-        "import sys; from roundelay.runtimes.mpi import mpi_launcher as mpi_launch\n"
-        "try: mpi_launch.run(sys.argv[1], {'folder': sys.argv[2]}, size=2)\n"
+        "import sys; from roundelay.runtimes.mpi import mpi_launcher\n"
+        "try: mpi_launcher.run(sys.argv[1], {'folder': sys.argv[2]}, size=2)\n"
         "except KeyboardInterrupt: sys.exit(130)"
     )
     (temporary := tmp_path / "temporary").mkdir()
@@ -211,8 +211,8 @@ def test_nothing_is_left_behind(blow: signal.Signals, status: int, tmp_path: Pat
 JOINING = """
 import pathlib, sys, torch, roundelay
 from torch import nn
-from roundelay.runtimes.mpi import mpi_runtime as mpi
-mpi.PATIENCE_SECONDS = 0.5
+from roundelay.runtimes.mpi import mpi_runtime
+mpi_runtime.EXIT_SECONDS = 0.5
 torch.manual_seed(0)
 model = nn.Linear(2, 1)
 learner = roundelay.join(model, torch.optim.SGD(model.parameters(), lr=0.1), roundelay.Synchronous(bucket_bytes=4))
@@ -231,11 +231,11 @@ learner.close()
 HERE = """
 import sys
 from roundelay.errors import SettingsError
-from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
+from roundelay.runtimes.mpi import mpi_launcher
 def prepare():
     if sys.argv[2:]:
         raise SettingsError("runs/a: exists already")
-mpi_launch.run_here(sys.argv[1], {}, prepare=prepare)
+mpi_launcher.run_here(sys.argv[1], {}, prepare=prepare)
 """
 
 
