@@ -288,7 +288,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport jobs\n"
         "from pathlib import Path\nfrom roundelay.runtimes.processes.process_runtime import from_environment\n"
-        "runtime = from_environment()\nassert runtime is not None and not runtime.lossy\n"
+        "runtime = from_environment()\nassert runtime is not None and not runtime.elastic\n"
         "result = jobs.train(runtime, {'strategy': 'synchronous', 'minibatches': 40})\n"
         f"(Path({str(tmp_path)!r}) / f'{{runtime.place.learner}}').write_text(result['digest'])\n"
     )
