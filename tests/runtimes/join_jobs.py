@@ -26,7 +26,7 @@ def loop(runtime: Any, settings: dict[str, Any]) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     learner = roundelay.join(model, optimizer, STRATEGIES[settings["strategy"]](), runtime=runtime)
     batches: Any = [torch.tensor([[float(k)]]) for k in range(30)]
-    victim, epochs = runtime.place.learner == settings["victim"], []
+    victim, epochs = runtime.process.initial_rank == settings["victim"], []
     for _ in range(2):
         handed: list[int] = []
         source = iter(batches[learner.rank :: 4]) if settings["own"] else batches

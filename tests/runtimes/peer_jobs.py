@@ -62,7 +62,7 @@ def overlapping(runtime: Any, sizes: list[int]) -> list[str]:
     learner, wrong = Learner(nn.Linear(3, 2)), list[str]()
 
     async def run() -> None:
-        await runtime.assemble(learner, {}, lambda reports, _: {})
+        await runtime.rendezvous(learner, {}, lambda reports, _: {})
         comm = learner.comm
         for turn in range(60):
             x = torch.full((sizes[0],), float(comm.rank + turn))

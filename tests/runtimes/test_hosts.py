@@ -290,7 +290,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
         "from pathlib import Path\nfrom roundelay.runtimes.processes.process_runtime import from_environment\n"
         "runtime = from_environment()\nassert runtime is not None and not runtime.elastic\n"
         "result = jobs.train(runtime, {'strategy': 'synchronous', 'minibatches': 40})\n"
-        f"(Path({str(tmp_path)!r}) / f'{{runtime.place.learner}}').write_text(result['digest'])\n"
+        f"(Path({str(tmp_path)!r}) / f'{{runtime.process.initial_rank}}').write_text(result['digest'])\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
