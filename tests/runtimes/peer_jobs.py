@@ -74,7 +74,7 @@ def overlapping(runtime: Any, sizes: list[int]) -> list[str]:
             if not torch.allclose(x, torch.full_like(x, (comm.size - 1) / 2 + turn)):
                 wrong.append(f"mean {turn}: {x[0]}")
         await comm.mean(torch.zeros(1))
-        await runtime.close(learner)
+        await runtime.stop_serving(learner)
 
     runtime.run(run())
     return wrong

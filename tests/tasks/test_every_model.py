@@ -60,7 +60,7 @@ def losses(toned: str) -> dict[str, float]:
 @pytest.mark.parametrize("model", MODELS)
 def test_in_the_simulator(model: str, strategy: str, toned: str, losses: dict[str, float]) -> None:
     what = experiment(toned, model, strategy, 4)
-    trained = set[int | None]()
+    trained = set[int]()
 
     class Noting(RunObserver):
         def stepped(self, minibatch: int, frames: int, loss: float) -> None:
