@@ -356,7 +356,7 @@ def stops_cleanly(run: Path, said: str, disturb: Any) -> None:
     with pytest.raises(CheckpointError, match=said) as raised:
         run_in(run, job_of(Synchronous()), 2, watch=watch)
     assert "\n" not in str(raised.value)
-    assert "the last checkpoint is whole" in str(raised.value)
+    assert "the last checkpoint is complete" in str(raised.value)
 
 
 def test_a_lost_folder_stops_the_run(tmp_path: Path) -> None:

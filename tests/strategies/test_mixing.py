@@ -201,7 +201,7 @@ def test_steps_follow_the_contraction() -> None:
     assert steps_to(0.1) == pytest.approx(2.0)
     assert steps_to(0.0) == 1.0
     assert steps_to(1.0) == math.inf
-    with pytest.raises(SettingsError, match="never reach a consensus"):
+    with pytest.raises(SettingsError, match="never reaches a consensus"):
         noise_gain(MatrixMixing(((1.0, 0.0), (0.0, 1.0))), 2)
 
 

@@ -234,7 +234,7 @@ class Saver:
                 where = error.filename or self.checkpoints.folder
                 if time.monotonic() >= deadline or self._closing.wait(RETRY_SECONDS):
                     raise CheckpointError(
-                        f"{where}: a checkpoint cannot be written: {error.strerror}; the last checkpoint is whole"
+                        f"{where}: a checkpoint cannot be written: {error.strerror}; the last checkpoint is complete"
                     ) from error
                 if not said:
                     said = True
