@@ -24,6 +24,7 @@ from roundelay.runtimes.mpi import mpi_runtime as mpi
 from support import simulated
 
 JOBS = Path(__file__).with_name("mpi_jobs.py")
+MODULES = f"{JOBS.parents[1]}{os.pathsep}{JOBS.parent}"
 
 if importlib.util.find_spec("mpi4py") is None:
     pytest.skip("mpi4py is not installed", allow_module_level=True)
@@ -38,7 +39,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]  # each starts Python 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let ranks find the tests' own modules, and compute here as they do."""
-    monkeypatch.setenv("PYTHONPATH", f"{JOBS.parents[1]}{os.pathsep}{JOBS.parent}", prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -65,7 +66,7 @@ AGREEMENT = {
 def agreement() -> dict[int, list[list[Any]]]:
     """What 2 and 4 ranks come to, by rank and job."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(JOBS.parents[1]))
+        patch.setenv("PYTHONPATH", MODULES, prepend=os.pathsep)
         return {size: run("train_all", {"jobs": list(AGREEMENT.values())}, size=size) for size in (2, 4)}
 
 
