@@ -225,7 +225,7 @@ def test_a_host_that_vanishes(tmp_path: Path) -> None:
             "folder": str(tmp_path), "options": {"heartbeat_timeout": 2.0},
         }  # fmt: skip
         first, second = start(what, "ip", "netns", "exec", one), start(what, "ip", "netns", "exec", two)
-        await_true(lambda: len({line["who"] for line in lines_of(tmp_path) if line["event"] == "step"}) == 4)
+        await_true(lambda: len({line["member"] for line in lines_of(tmp_path) if line["event"] == "step"}) == 4)
         subprocess.run(["ip", "-n", two, "link", "set", "lo", "down"], check=True)
         cable = subprocess.run(["ip", "-n", two, "-br", "link"], check=True, capture_output=True, text=True).stdout
         name = next(line.split("@")[0] for line in cable.splitlines() if line.startswith("rdl"))

@@ -33,7 +33,7 @@ def test_a_host_that_comes_back(tmp_path: Path) -> None:
             "folder": str(tmp_path), "options": {"heartbeat_timeout": 1.0},
         }  # fmt: skip
         first, second = start(what, "ip", "netns", "exec", one), start(what, "ip", "netns", "exec", two)
-        await_true(lambda: {line["who"] for line in lines_of(tmp_path) if line["event"] == "step"} == LEARNERS)
+        await_true(lambda: {line["member"] for line in lines_of(tmp_path) if line["event"] == "step"} == LEARNERS)
         before = max(line["time"] for line in lines_of(tmp_path))
         set_cable(two, "down")
         await_true(lambda: went_on(tmp_path, before))
