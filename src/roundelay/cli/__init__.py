@@ -15,23 +15,23 @@ from roundelay._version import __version__
 from roundelay.errors import RoundelayError, suggest
 
 COMMANDS = {
-    "calibrate": "Describe a cluster by a run that was recorded on it, for plan and train.",
-    "compare": "A matrix of strategies, learners and seeds under one budget, and the report.",
-    "corpus": "Make or bring in a corpus: list, synth, import, fetch, check.",
-    "decode": "Words and the word error rate of a split, by a trained run.",
-    "demo": "The whole story in minutes: speech, training by many strategies, decoding, report.",
-    "export": "The acoustic model of a run for use elsewhere: ONNX.",
-    "models": "What acoustic models there are, with their presets and settings.",
-    "plan": "Every strategy on a cluster that need not exist: ranked, timing only.",
-    "prepare": "Features, lexicon, alignments and decoding graph of a corpus.",
+    "calibrate": "Measure a cluster from a recorded run, for plan and train.",
+    "compare": "Compare strategies, learners and seeds under one budget; write a report.",
+    "corpus": "Make or import a corpus: list, synth, import, fetch, check.",
+    "decode": "Decode a split with a trained run; print the word error rate.",
+    "demo": "Run a complete example in minutes: speech, training, decoding, report.",
+    "export": "Export the acoustic model of a run as ONNX.",
+    "models": "List the acoustic models with their presets and settings.",
+    "plan": "Rank all strategies by simulated speed on a described cluster.",
+    "prepare": "Make features, lexicon, alignments and decoding graph of a corpus.",
     "replay": "Run a recorded asynchronous run again in the simulator.",
-    "report": "One page of a study or of runs: tables, plots, a timeline.",
-    "resume": "Go on with a run from its last checkpoint.",
-    "strategies": "What strategies there are, a line each, with the paper.",
-    "theory": "How fast topologies mix, and the terms that bound AD-PSGD.",
+    "report": "Write one page about a study or runs: tables, plots, a timeline.",
+    "resume": "Continue a run from its last checkpoint.",
+    "strategies": "List the strategies with their papers.",
+    "theory": "Show how fast topologies mix, and the terms that bound AD-PSGD.",
     "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",
-    "transcribe": "Text with times of audio files, by a trained run.",
-    "watch": "How a run is doing: loss, speed, and what each learner does.",
+    "transcribe": "Transcribe audio files with a trained run: text with times.",
+    "watch": "Show a run's progress: loss, speed, and what each learner does.",
 }
 """Each command ``x`` is ``command`` in ``roundelay/cli/x.py``; its line here is the help that costs no import."""
 

@@ -36,8 +36,8 @@ Examples:
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A folder of prepared data."
 )
-@click.option("--strategy", help="By its name; 'roundelay strategies' lists them.")
-@click.option("--learners", type=int, help="How many train; servers come on top.")
+@click.option("--strategy", help="Strategy name, or file.py:Name; 'roundelay strategies' lists them.")
+@click.option("--learners", type=int, help="Number of learners; servers are extra.")
 @click.option("--learners-per-node", type=int, help="For hierarchical strategies and the simulated cluster.")
 @click.option(
     "--on", type=click.Choice(["processes", "simulator", "mpi"]), default="processes", show_default=True,
@@ -50,7 +50,7 @@ Examples:
     "--shuffle-ties", type=int, metavar="SEED", help="Simulator: break ties of simultaneous events at random."
 )
 @click.option("--rendezvous", metavar="HOST:PORT", help="Several hosts: run the same command on each of them.")
-@click.option("--hosts", type=int, default=1, show_default=True, help="How many hosts meet at the rendezvous.")
+@click.option("--hosts", type=int, default=1, show_default=True, help="Number of hosts at the rendezvous.")
 @click.option("--token", default="", help="Word shared by all hosts of a run; others are refused.")
 @click.option(
     "--restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N",
