@@ -174,7 +174,7 @@ def test_half_written_files_are_cleared_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given_settings", "said"),
     [
-        ({"every_frames": 0}, "every_frames must be above 0"),
+        ({"every_frames": 0}, "every_frames must be at least 1"),
         ({"every_minutes": -1.0}, "every_minutes must be above 0"),
         ({"keep": 0}, "keep must be at least 1"),
         ({"every_frames": 5, "every_minutes": 1.0}, "both given"),

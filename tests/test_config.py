@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from roundelay import config
 from roundelay.errors import RoundelayError, SettingsError
@@ -120,9 +123,9 @@ def test_batch_sizes_and_budgets() -> None:
     assert made(budget={"shards": "private"}, learners=3).job().budget.shards == 3
     with pytest.raises(SettingsError, match="batch.total = 10 does not divide by learners = 4"):
         made(batch={"total": 10}, learners=4).job()
-    with pytest.raises(SettingsError, match="batch.size and batch.total are both given"):
+    with pytest.raises(SettingsError, match="batch: size and total are both given"):
         made(batch={"total": 10, "size": 3})
-    with pytest.raises(SettingsError, match="budget.epochs and budget.minibatches are both given"):
+    with pytest.raises(SettingsError, match="budget: epochs and minibatches are both given"):
         made(budget={"epochs": 1, "minibatches": 3})
 
 
@@ -139,3 +142,34 @@ def test_optimizers(optimizer: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         experiment.job()
     assert str(caught.value).startswith(message)
+
+
+@dataclass(frozen=True)
+class Bounded(config.Settings):
+    exclusive: ClassVar[tuple[str, ...]] = ("size", "total")
+
+    size: config.Count | None = None
+    total: int | None = None
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    widths: list[config.Count] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"size": 0}, "size must be at least 1, not 0"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1, not 1.0"),
+        ({"momentum": math.nan}, "momentum must be at least 0 and below 1, not nan"),
+        ({"widths": [4, -2]}, "widths must be at least 1, not -2"),
+        ({"size": 2, "total": 3}, "size and total are both given; use one of them"),
+    ],
+)
+def test_bounds_hold_for_every_instance(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        Bounded(**settings)
+    with pytest.raises(SettingsError, match=re.escape(f"x.toml: {said}")):
+        config.build(Bounded, settings, "x.toml")
+
+
+def test_settings_inside_their_bounds_are_taken() -> None:
+    assert Bounded(size=1, momentum=0.0, widths=[1, 2]).widths == [1, 2]

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import re
 import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 import tomli_w
+from msgspec import Meta
 
 from roundelay.errors import SettingsError, suggest
 
 __all__ = [
+    "Count",
+    "NonNegative",
+    "Positive",
+    "Settings",
     "apply",
     "build",
     "build_named",
+    "check_bounds",
     "dump",
     "is_file_name",
     "parse_assignment",
@@ -33,6 +41,53 @@ T = TypeVar("T")
 FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 """What names something in a Python file of the user's own."""
 Table = dict[str, Any]
+Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+LIMITS = (
+    ("ge", "at least", operator.ge),
+    ("gt", "above", operator.gt),
+    ("le", "at most", operator.le),
+    ("lt", "below", operator.lt),
+)
+
+
+class Settings:
+    """The base of settings, which are dataclasses: the bounds in their annotations hold for every instance.
+
+    A bound is written as ``block: Annotated[int, Meta(ge=1)]``, or by a name for it: ``block: Count``.
+    """
+
+    exclusive: ClassVar[tuple[str, ...]] = ()
+    """Settings of which one at most is given."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.exclusive and all(getattr(self, name) is not None for name in self.exclusive):
+            raise SettingsError(f"{' and '.join(self.exclusive)} are both given; use one of them")
+
+
+def check_bounds(settings: object) -> None:
+    """Raise if a value, or one of a list of values, is outside of the bounds in its annotation; NaN always is."""
+    for name, bounds in _bounds(type(settings)).items():
+        value = getattr(settings, name)
+        limits = [(said, limit, holds) for key, said, holds in LIMITS if (limit := getattr(bounds, key)) is not None]
+        for each in value if isinstance(value, list) else [value] if value is not None else []:
+            if not all(holds(each, limit) for _, limit, holds in limits):
+                wanted = " and ".join(f"{said} {limit:g}" for said, limit, _ in limits)
+                raise SettingsError(f"{name} must be {wanted}, not {each}")
+
+
+@functools.cache
+def _bounds(kind: type) -> dict[str, Meta]:
+    """Return the bounds of a class by the names of its fields."""
+    return {
+        name: extra
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items()
+        for option in (hint, *typing.get_args(hint))
+        for extra in getattr(option, "__metadata__", ())
+        if isinstance(extra, Meta)
+    }
 
 
 def read(path: Path) -> Table:

@@ -112,10 +112,10 @@ def test_compute_time_models() -> None:
 
 
 def test_bad_clusters_are_refused() -> None:
-    with pytest.raises(SettingsError, match="bandwidth above 0"):
+    with pytest.raises(SettingsError, match="bandwidth must be above 0, not 0"):
         NetworkLink(bandwidth=0.0)
     with pytest.raises(SettingsError, match="names 2 nodes, cluster.nodes is 3"):
-        Cluster(nodes=3, learners_per_node=[1, 2])
+        Cluster(nodes=3, learners_per_node=[1, 2]).node_sizes(3)
     with pytest.raises(SettingsError, match="room for 3 learners, not 4"):
         Cluster(nodes=2, learners_per_node=[1, 2]).node_of_ranks(4, 0)
 

@@ -8,12 +8,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
 from roundelay import config
+from roundelay.config import Count, Positive, Settings
 from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.pretraining.pretrain_settings import PretrainSettings
 from roundelay.optim.early_stopping import EarlyStopping
@@ -33,8 +34,10 @@ __all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings", "a
 
 
 @dataclass(frozen=True)
-class BudgetSettings:
+class BudgetSettings(Settings):
     """How long to train; counted for the whole cluster, so that it does not depend on the number of learners."""
+
+    exclusive: ClassVar[tuple[str, ...]] = ("epochs", "minibatches")
 
     epochs: float | None = None
     minibatches: int | None = None
@@ -48,8 +51,10 @@ class BudgetSettings:
 
 
 @dataclass(frozen=True)
-class BatchSettings:
+class BatchSettings(Settings):
     """How many frames are in a minibatch."""
+
+    exclusive: ClassVar[tuple[str, ...]] = ("size", "total")
 
     size: int | None = None
     """Per learner."""
@@ -70,15 +75,15 @@ class RecordSettings:
 def assign(table: dict[str, Any], key: str, value: Any) -> None:
     """Set ``key`` in an experiment's table; it replaces the other way to say the same, as minibatches do epochs."""
     config.put(table, key, value)
-    for section, names in (("budget", ("epochs", "minibatches")), ("batch", ("size", "total"))):
-        for name in names:
-            if key == f"{section}.{name}":
-                table[section] = {other: table[section][other] for other in table[section] if other not in names}
-                table[section][name] = value
+    section, _, name = key.partition(".")
+    kinds: dict[str, type[Settings]] = {"budget": BudgetSettings, "batch": BatchSettings}
+    if section in kinds and name in kinds[section].exclusive:
+        for other in {*kinds[section].exclusive} - {name}:
+            table[section].pop(other, None)
 
 
 @dataclass
-class Experiment:
+class Experiment(Settings):
     """The settings of a run, complete: what `roundelay train` reads, and writes resolved into the run's folder."""
 
     task: dict[str, Any]
@@ -96,23 +101,14 @@ class Experiment:
     keep: KeepSettings = field(default_factory=KeepSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     guard: GuardSettings | None = None
-    learners: int = 1
-    threads: int = 1
-    clip: float | None = None
+    learners: Count = 1
+    threads: Count = 1
+    clip: Positive | None = None
     seed: int = 0
     debug: bool = False
 
     def __post_init__(self) -> None:
-        if self.learners < 1:
-            raise SettingsError(f"learners must be at least 1, not {self.learners}")
-        if self.threads < 1:
-            raise SettingsError(f"threads must be at least 1, not {self.threads}")
-        if self.clip is not None and not self.clip > 0:
-            raise SettingsError(f"clip must be above 0, not {self.clip}; leave it out for none")
-        if self.budget.epochs is not None and self.budget.minibatches is not None:
-            raise SettingsError("budget.epochs and budget.minibatches are both given; use one of them")
-        if self.batch.size is not None and self.batch.total is not None:
-            raise SettingsError("batch.size and batch.total are both given; use one of them")
+        super().__post_init__()
         self.strategy.check(self.learners)
 
     @classmethod

@@ -7,25 +7,19 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from roundelay.config import Count, NonNegative, Positive, Settings
 from roundelay.errors import SettingsError
 
 __all__ = ["Cluster", "Compute", "Fault", "NetworkLink", "NetworkPartition", "Pauses", "SlowLink", "Stop", "Straggler"]
 
 
 @dataclass(frozen=True)
-class NetworkLink:
+class NetworkLink(Settings):
     """The network connection between two learners."""
 
-    latency_seconds: float = 1e-5
-    bandwidth: float = 1e10
+    latency_seconds: NonNegative = 1e-5
+    bandwidth: Positive = 1e10
     """Bytes per second, in each direction."""
-
-    def __post_init__(self) -> None:
-        if self.latency_seconds < 0 or self.bandwidth <= 0:
-            raise SettingsError(
-                f"a link has a latency of at least 0 and a bandwidth above 0, "
-                f"not {self.latency_seconds} s and {self.bandwidth} bytes/s"
-            )
 
 
 @dataclass(frozen=True)
@@ -102,7 +96,7 @@ class SlowLink:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Settings):
     """A described cluster; it need not exist.
 
     Learners fill the nodes one after another; each server has its own node, unless there is only one node.  Each
@@ -110,7 +104,7 @@ class Cluster:
     """
 
     name: str = "one node"
-    nodes: int = 1
+    nodes: Count = 1
     learners_per_node: int | list[int] | None = None
     """By default learners are spread evenly over the nodes."""
     intra_node: NetworkLink = field(default_factory=NetworkLink)
@@ -119,11 +113,11 @@ class Cluster:
     all_reduce: Literal["ring", "tree"] = "ring"
     model_bytes: float | None = None
     """Assumed size of the model on every link; by default its real size."""
-    operation_seconds: float = 0.0
+    operation_seconds: NonNegative = 0.0
     """Fixed time that an operation costs the learner itself, beside the network: library calls, waking up."""
-    copy_bandwidth: float = math.inf
+    copy_bandwidth: Positive = math.inf
     """Bytes per second at which a learner copies data of operations and replies; it does not compute meanwhile."""
-    serving_bandwidth: float = 5e9
+    serving_bandwidth: Positive = 5e9
     """Bytes per second at which requests are served."""
     detection_seconds: float = 0.05
     """Seconds from a learner's death until the others know."""
@@ -134,24 +128,12 @@ class Cluster:
     slow_links: list[SlowLink] = field(default_factory=list)
     heartbeat_timeout: float = 30.0
     """Seconds without a heartbeat until a learner counts as lost."""
-    frames: int = 256
+    frames: Count = 256
     """Frames of the minibatch whose time ``compute`` describes; for `roundelay plan`."""
-    epoch_seconds: float = 0.0
+    epoch_seconds: NonNegative = 0.0
     """Time of an epoch beside its minibatches, for any number of learners; for `roundelay plan`."""
     source: str = ""
     """The source of the numbers."""
-
-    def __post_init__(self) -> None:
-        if min(self.operation_seconds, self.epoch_seconds) < 0 or min(self.copy_bandwidth, self.serving_bandwidth) <= 0:
-            raise SettingsError("operation_seconds and epoch_seconds must be at least 0, bandwidths above 0")
-        if self.frames < 1:
-            raise SettingsError(f"frames must be at least 1, not {self.frames}")
-        if self.nodes < 1:
-            raise SettingsError(f"cluster.nodes must be at least 1, not {self.nodes}")
-        if isinstance(self.learners_per_node, list) and len(self.learners_per_node) != self.nodes:
-            raise SettingsError(
-                f"cluster.learners_per_node names {len(self.learners_per_node)} nodes, cluster.nodes is {self.nodes}"
-            )
 
     @property
     def charges_learner(self) -> bool:
@@ -167,6 +149,10 @@ class Cluster:
         """Return how many of ``learners`` are on each node."""
         if isinstance(self.learners_per_node, list):
             sizes = self.learners_per_node
+            if len(sizes) != self.nodes:
+                raise SettingsError(
+                    f"cluster.learners_per_node names {len(sizes)} nodes, cluster.nodes is {self.nodes}"
+                )
             if sum(sizes) != learners:
                 raise SettingsError(f"cluster.learners_per_node has room for {sum(sizes)} learners, not {learners}")
             return sizes

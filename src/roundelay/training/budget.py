@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from roundelay.errors import SettingsError
+from roundelay.config import Count, Settings
 
 __all__ = ["Budget", "SyncInterval", "untrained"]
 
@@ -23,30 +23,22 @@ class SyncInterval:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Settings):
     """The minibatches of a run; they belong to the cluster, not to a learner.
 
     Minibatch ``k`` has index ``k % minibatches_per_epoch`` in epoch ``k // minibatches_per_epoch``, on any learner.
     With ``shards``, the number of private shards, index ``i`` of an epoch belongs to shard ``i % shards``.
     """
 
-    minibatches_per_epoch: int
-    total: int
-    evaluate_every: int | None = None
+    minibatches_per_epoch: Count
+    total: Count
+    evaluate_every: Count | None = None
     """Synchronize and evaluate after so many minibatches; by default after each epoch."""
     warmup: int = 0
     """Number of minibatches that are trained synchronously first."""
     shards: int | None = None
-    checkpoint_every: int | None = None
+    checkpoint_every: Count | None = None
     """Synchronize and save the state of all after so many minibatches."""
-
-    def __post_init__(self) -> None:
-        for name in ("minibatches_per_epoch", "total"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"budget: {name} must be at least 1, not {getattr(self, name)}")
-        for name in ("evaluate_every", "checkpoint_every"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise SettingsError(f"budget: {name} must be at least 1, not {value}")
 
     def intervals(self) -> list[SyncInterval]:
         """Divide the run at its synchronization points."""

@@ -5,44 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roundelay.errors import SettingsError
+from roundelay.config import Count, NonNegative, Positive, Settings
 from roundelay.experiment.pretraining.rbm_momentum import MomentumRamp
 
 __all__ = ["PretrainSettings"]
 
 
 @dataclass(frozen=True)
-class PretrainSettings:
+class PretrainSettings(Settings):
     """How to pre-train; the values are those of Kaldi's ``pretrain_dbn.sh``, the minibatch is the experiment's."""
 
     kind: Literal["rbm", "layerwise"] = "rbm"
-    layers: int | None = None
+    layers: Count | None = None
     """Hidden layers to pre-train, from the first; by default all, and all but the last one by ``layerwise``."""
-    epochs: float = 1.0
+    epochs: Positive = 1.0
     """Of each layer."""
-    first_epochs: float | None = None
+    first_epochs: Positive | None = None
     """Of the first layer; by default twice ``epochs`` for a Gaussian RBM, and ``epochs`` otherwise."""
-    rate: float | None = None
+    rate: Positive | None = None
     """By default 0.4 for an RBM, and the experiment's own by ``layerwise``."""
-    first_rate: float | None = None
+    first_rate: Positive | None = None
     """Of the first layer; by default 0.01 for a Gaussian RBM, and ``rate`` otherwise."""
     momentum: MomentumRamp = field(default_factory=MomentumRamp)
     """Of RBMs only: the next two as well."""
-    l2: float = 2e-4
-    deviation: float = 0.1
+    l2: NonNegative = 2e-4
+    deviation: NonNegative = 0.1
     """Of an RBM's first weights."""
     weights: str | None = None
     """A file pre-trained before, ``pretrain/model.safetensors`` of another run, to take in place of all that."""
     normalise: bool = True
     """Train the first RBM on inputs of zero mean and unit variance, and fold that into its layer afterwards."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "first_epochs", "rate", "first_rate", "layers"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise SettingsError(f"{name} must be above 0, not {value}")
-        for name in ("l2", "deviation"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def epochs_of(self, stage: int) -> float:
         """Return the epochs of a stage, from 0."""
