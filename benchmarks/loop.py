@@ -8,7 +8,7 @@ import torch
 
 from models import MODELS, Noise, sgd
 from ratios import interleave, ratio, show
-from roundelay.runtimes.awaitables import run_blocking
+from roundelay.runtimes.blocking import run_blocking
 from roundelay.runtimes.single_learner import LocalRuntime
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.training.budget import Budget

@@ -67,9 +67,9 @@ class Settings:
             raise SettingsError(f"{' and '.join(self.exclusive)} are both given; use one of them")
 
 
-def check_bounds(settings: object) -> None:
+def check_bounds(settings: Any) -> None:
     """Raise if a value, or one of a list of values, is outside of the bounds in its annotation; NaN always is."""
-    for name, bounds in _bounds(type(settings)).items():
+    for name, bounds in _bounds(settings.__class__).items():
         value = getattr(settings, name)
         limits = [(said, limit, holds) for key, said, holds in LIMITS if (limit := getattr(bounds, key)) is not None]
         for each in value if isinstance(value, list) else [value] if value is not None else []:
@@ -79,7 +79,7 @@ def check_bounds(settings: object) -> None:
 
 
 @functools.cache
-def _bounds(kind: type) -> dict[str, Meta]:
+def _bounds(kind: type[Any]) -> dict[str, Meta]:
     """Return the bounds of a class by the names of its fields."""
     return {
         name: extra

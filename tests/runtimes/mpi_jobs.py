@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import NumericalError
 from roundelay.learner import Learner
-from roundelay.runtimes.awaitables import run_blocking
+from roundelay.runtimes.blocking import run_blocking
 from roundelay.runtimes.mpi import mpi_runtime as mpi
 from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
 from roundelay.runtimes.mpi.mpi_runtime import MpiRuntime

@@ -15,9 +15,8 @@ from torch import nn
 from roundelay.errors import NumericalError, RoundelayError
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
-from roundelay.runtimes.awaitables import Blocking, Settled, run_blocking
+from roundelay.runtimes.blocking import Blocking, Settled, StrategyLock, run_blocking
 from roundelay.runtimes.entry_point import describe_error, rebuild_error, report_error
-from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.runtimes.wall_clock import WallClock
 
 

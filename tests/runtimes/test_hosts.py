@@ -23,7 +23,7 @@ from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.environment import first_of
-from roundelay.runtimes.processes.hosts import HostInfo, Hosts, rendezvous
+from roundelay.runtimes.processes.hosts import Hosts, rendezvous, share
 from roundelay.runtimes.processes.transport.key_value_store import start_store
 
 HERE = Path(__file__).parent
@@ -109,7 +109,7 @@ def test_one_host_too_many() -> None:
     store.add("hosts", 1)
     with (
         pytest.raises(SettingsError, match="all 2 hosts are there already"),
-        rendezvous(Hosts(f"127.0.0.1:{port}", 2, number=1, timeout_seconds=5)),
+        rendezvous(Hosts(f"127.0.0.1:{port}", 2, number=1, timeout_seconds=5), 2),
     ):
         pass
 
@@ -123,7 +123,7 @@ def test_two_runs_that_meet_by_mistake() -> None:
     try:
         with (
             pytest.raises(SettingsError, match="another --token"),
-            rendezvous(Hosts(f"127.0.0.1:{port}", 2, 1, timeout_seconds=3, token="b")),
+            rendezvous(Hosts(f"127.0.0.1:{port}", 2, 1, timeout_seconds=3, token="b"), 2),
         ):
             pass
     finally:
@@ -131,15 +131,14 @@ def test_two_runs_that_meet_by_mistake() -> None:
 
 
 def _meet_quietly(hosts: Hosts) -> None:
-    with contextlib.suppress(CommunicationError), rendezvous(hosts):
+    with contextlib.suppress(CommunicationError), rendezvous(hosts, 2):
         pass
 
 
 def test_shares_of_the_learners() -> None:
-    store, port = start_store("127.0.0.1")
     for size, count in itertools.product((3, 4, 7), (1, 2, 3)):
-        shares = [HostInfo(store, ("127.0.0.1", port), k, count, "127.0.0.1").share(size) for k in range(count)]
-        assert [learner for share in shares for learner in share] == list(range(size))
+        shares = [share(size, k, count) for k in range(count)]
+        assert [learner for ranks in shares for learner in ranks] == list(range(size))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from roundelay.learner import Learner
-from roundelay.runtimes.awaitables import run_blocking
+from roundelay.runtimes.blocking import run_blocking
 from roundelay.runtimes.single_learner import LocalRuntime
 from roundelay.strategies import ADPSGD, Synchronous
 from roundelay.strategy import Strategy

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from roundelay import config
 from roundelay.cli.progress_bars import ProgressDisplay
-from roundelay.cli.score_format import figures
+from roundelay.cli.training_display import figures
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch

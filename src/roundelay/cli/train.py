@@ -11,8 +11,7 @@ import click
 
 from roundelay import config
 from roundelay.cli.fault_options import fault_options, hosts_of, parse_slow, plan_of
-from roundelay.cli.score_format import figures
-from roundelay.cli.training_display import Display
+from roundelay.cli.training_display import Display, figures
 from roundelay.experiment.backends import REJOINS, On, RunOptions
 from roundelay.experiment.launch import Changes, Run, configure, train
 

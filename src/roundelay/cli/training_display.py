@@ -1,4 +1,4 @@
-"""What a person sees while something trains: a bar on a terminal, one line per evaluation elsewhere."""
+"""What a person sees of training: a bar on a terminal, one line per evaluation elsewhere; scores and speeds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from roundelay.cli.score_format import figures, say_speed
 from roundelay.experiment.run_observer import Evaluated, RunObserver
 
-__all__ = ["Display"]
+__all__ = ["Display", "figures", "say_speed"]
+
+NAMES = {"distance": "consensus distance"}
 
 
 class Display(RunObserver):
@@ -87,3 +88,17 @@ class Display(RunObserver):
 
 def _some(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def figures(scores: Mapping[str, float]) -> list[str]:
+    """Write each score with its name; an error is a share, written in percent."""
+    return [
+        f"{name} {100 * value:.2f} %" if name == "error" else f"{NAMES.get(name, name)} {value:.4f}"
+        for name, value in scores.items()
+    ]
+
+
+def say_speed(frames_per_second: float) -> str:
+    """Write a speed in short: ``31.2 k frames/s``."""
+    number = f"{frames_per_second / 1000:.1f} k" if frames_per_second >= 1000 else f"{frames_per_second:.0f}"
+    return f"{number} frames/s"

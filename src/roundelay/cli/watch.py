@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from roundelay.cli.score_format import figures, say_speed
 from roundelay.cli.text_plots import bar, curve
+from roundelay.cli.training_display import figures, say_speed
 from roundelay.errors import CheckpointError
 from roundelay.runs.follower import Follower
 

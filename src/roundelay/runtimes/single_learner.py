@@ -14,7 +14,7 @@ from roundelay.errors import CommunicationError
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtime import GradientWork, MakePlan, Membership
-from roundelay.runtimes.awaitables import Settled
+from roundelay.runtimes.blocking import Settled
 from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from roundelay.learner import Learner
 from roundelay.runs.record import Kind, Record
 from roundelay.runtime import Clock
-from roundelay.runtimes.awaitables import run_blocking
+from roundelay.runtimes.blocking import run_blocking
 
 __all__ = ["TimeRecorder", "WallClock"]
 

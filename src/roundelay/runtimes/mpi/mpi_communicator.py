@@ -13,7 +13,7 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.errors import Mismatch
-from roundelay.runtimes.awaitables import Settled
+from roundelay.runtimes.blocking import Settled
 from roundelay.runtimes.mpi.collectives import Broadcast, Gather, Mean
 from roundelay.runtimes.mpi.mpi_messages import Lender, MessageHeader, unpack
 from roundelay.runtimes.mpi.progress_engine import REPLY, REQUEST, TAG_PERIOD, Engine, Incoming, Operation

@@ -20,8 +20,8 @@ from torch import Tensor
 from roundelay.communicator import DeferredReply
 from roundelay.errors import CommunicationError
 from roundelay.learner import Learner
+from roundelay.runtimes.blocking import StrategyLock
 from roundelay.runtimes.mpi.mpi_messages import Buffers, Bytes, MessageHeader, pack, unpack
-from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.runtimes.wall_clock import TimeRecorder
 from roundelay.strategy import Strategy
 

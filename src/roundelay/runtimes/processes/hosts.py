@@ -14,9 +14,8 @@ from roundelay.runtimes.entry_point import ErrorReport
 from roundelay.runtimes.processes.environment import local_address
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store, start_store
 
-__all__ = ["HostInfo", "Hosts", "fail_run", "rendezvous"]
+__all__ = ["HostInfo", "Hosts", "fail_run", "rendezvous", "share"]
 
-LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.1
 CLOSE_SECONDS = 10.0
 
@@ -58,22 +57,20 @@ class HostInfo:
     store_address: tuple[str, int]
     """Host and port of the store."""
     number: int
-    count: int
+    ranks: range
+    """The ranks that this host runs."""
     address: str
     """Network address of this host's learners."""
 
-    def share(self, size: int) -> range:
-        """Return the ranks, of ``size``, that this host runs."""
-        return range(size * self.number // self.count, size * (self.number + 1) // self.count)
+
+def share(size: int, number: int, count: int) -> range:
+    """Return the ranks, of ``size``, that host ``number`` of ``count`` runs."""
+    return range(size * number // count, size * (number + 1) // count)
 
 
 @contextlib.contextmanager
-def rendezvous(hosts: Hosts | None) -> Iterator[HostInfo]:
-    """Wait for the other hosts, if there are any; on exit, leave them."""
-    if hosts is None:
-        store, port = start_store(LOOPBACK)
-        yield HostInfo(store, (LOOPBACK, port), 0, 1, LOOPBACK)
-        return
+def rendezvous(hosts: Hosts, size: int) -> Iterator[HostInfo]:
+    """Wait for the other hosts, among which ``size`` ranks are divided; on exit, leave them."""
     host, port = hosts.parse()
     first = _start_store(hosts, host, port)
     store = first or _connect_store(hosts, host, port)
@@ -83,7 +80,7 @@ def rendezvous(hosts: Hosts | None) -> Iterator[HostInfo]:
         number = 0 if first is not None else _take_number(hosts, store)
         store.set(f"host/{number}", True)
         _await_all(hosts, store, "host", hosts.timeout_seconds)
-        yield HostInfo(store, (host, port), number, hosts.count, local_address(host, port))
+        yield HostInfo(store, (host, port), number, share(size, number, hosts.count), local_address(host, port))
     except StoreGone as error:
         raise CommunicationError(f"rendezvous {hosts.rendezvous}: the first host is gone") from error
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from roundelay.runtimes.processes.fork_server import ForkServer, lend_server
 from roundelay.runtimes.processes.hosts import HostInfo, Hosts, fail_run, rendezvous
 from roundelay.runtimes.processes.membership import current_id, latest_members, report_death
 from roundelay.runtimes.processes.options import Options, ProcessInfo
-from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, start_store
 
 __all__ = ["run"]
 
@@ -26,6 +28,7 @@ WATCH_SECONDS = 0.25  # how often to check what is not told by the end of a proc
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 RESTART_SECONDS = 1.0  # before the second restart of a learner; twice as long before each further one
 SOON_SECONDS = 0.02
+LOOPBACK = "127.0.0.1"
 logger = logging.getLogger(__name__)
 
 
@@ -50,33 +53,40 @@ def run(
         raise SettingsError(f"learners: at least 1, not {size}")
     if hosts is not None and size < hosts.count:
         raise SettingsError(f"learners: {size} are too few for {hosts.count} hosts")
-    options = options or Options()
-    with rendezvous(hosts) as host, lend_server() as server:
+    options, faults = options or Options(), faults or FaultPlan()
+    with rendezvous(hosts, size) if hosts is not None else _this_host(size) as host, lend_server() as server:
         store = host.store
         store.set(f"settings/{host.number}", settings)
         if host.number == 0:
             store.add("ids", size)
-        faults = faults or FaultPlan()
-        injector = FaultInjector(faults.events, faults.servers, host.share(size), folder)
+        injector = FaultInjector(faults.events, faults.servers, host.ranks, folder) if faults.events else None
         processes = _LearnerProcesses(
             server, store, options.heartbeat_timeout, several_hosts=hosts is not None, restarts=faults.rejoins
         )
         try:
-            for rank in host.share(size):
+            for rank in host.ranks:
                 process = ProcessInfo(rank, size, f"host {host.number}", host.address, elastic=True)
                 job = _job(entry, process, host, folder, options)
-                processes.start(rank, job | {"slowed": injector.slowed(rank)})
+                processes.start(rank, job | {"slowed": injector.slowed(rank) if injector is not None else []})
             processes.watch(injector)
         except BaseException as error:
             processes.fail(error)
             raise
         finally:
             processes.end()
-            injector.close()
+            if injector is not None:
+                injector.close()
             if folder is not None:
                 merge_records(folder, keep=True)
-        injector.check()
+        if injector is not None:
+            injector.check()
         return [store.get(f"result/{rank}") for rank in range(size)]
+
+
+@contextlib.contextmanager
+def _this_host(size: int) -> Iterator[HostInfo]:
+    store, port = start_store(LOOPBACK)
+    yield HostInfo(store, (LOOPBACK, port), 0, range(size), LOOPBACK)
 
 
 def _job(entry: str, process: ProcessInfo, host: HostInfo, folder: Path | None, options: Options) -> dict[str, Any]:
@@ -109,14 +119,16 @@ class _LearnerProcesses:
         self._alive[process], self._jobs[learner] = learner, job
         self._store.set(f"process/{learner}", process)
 
-    def watch(self, injector: FaultInjector) -> None:
+    def watch(self, injector: FaultInjector | None) -> None:
         """Wait until all have ended; raise the error of the first one that raised."""
         last_end = time.monotonic()
         while self._alive:
             self._restart_due()
-            processes = {learner: process for process, learner in self._alive.items()}
-            timeout = min(WATCH_SECONDS, injector.inject_due(self._store, processes, self._server.signal))
-            ended = self._server.ended(timeout if not self._restart_at else min(timeout, SOON_SECONDS))
+            timeout = SOON_SECONDS if self._restart_at else WATCH_SECONDS
+            if injector is not None:
+                processes = {learner: process for process, learner in self._alive.items()}
+                timeout = min(timeout, injector.inject_due(self._store, processes, self._server.signal))
+            ended = self._server.ended(timeout)
             if ended is not None:
                 self._note(*ended)
                 last_end = time.monotonic()

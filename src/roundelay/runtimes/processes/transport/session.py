@@ -15,9 +15,8 @@ from torch import Tensor
 from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import CommunicationError, LearnerLost, Mismatch
 from roundelay.learner import Learner
-from roundelay.runtimes.awaitables import Blocking
+from roundelay.runtimes.blocking import Blocking, StrategyLock
 from roundelay.runtimes.processes.transport.messages import Kind, Label, Message, Transport
-from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.runtimes.wall_clock import TimeRecorder
 from roundelay.strategy import Strategy
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
-from roundelay.runtimes.awaitables import Blocking
+from roundelay.runtimes.blocking import Blocking
 from roundelay.runtimes.processes.transport.session import PointToPoint, Session
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
 from roundelay.runtimes.processes.transport.shared_memory_segments import LINE, RING, RING_BYTES, Segment

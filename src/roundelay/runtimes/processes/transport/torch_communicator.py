@@ -19,7 +19,7 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
-from roundelay.runtimes.awaitables import Blocking
+from roundelay.runtimes.blocking import Blocking
 from roundelay.runtimes.processes.transport.gloo_messages import FOREVER, interrupt
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, torch_message
 from roundelay.runtimes.processes.transport.messages import Kind, Label
