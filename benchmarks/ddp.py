@@ -20,7 +20,7 @@ from models import MODELS, sgd
 from ratios import ratio, show
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 
 STEPS = 3  # of each in turn
 

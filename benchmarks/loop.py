@@ -12,7 +12,7 @@ from roundelay.runtimes.blocking import run_blocking
 from roundelay.runtimes.single_learner import LocalRuntime
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 
 
 def by_hand(task: Noise) -> object:

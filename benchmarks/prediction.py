@@ -33,7 +33,7 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import find
 from roundelay.task import Task
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 
 LAYERS, FRAMES, WARM = 6, 512, 3
 ASKED = 0.15

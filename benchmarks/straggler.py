@@ -23,7 +23,7 @@ from roundelay.learner import Learner
 from roundelay.strategies import ADPSGD, RandomADPSGD, Strategy, Synchronous
 from roundelay.task import Task
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 from roundelay.training.observer import Evaluation, Step
 
 STRATEGIES: dict[str, Strategy] = {

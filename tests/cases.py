@@ -21,8 +21,7 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import SimulatedRuntime, SimulationOutcome, simulate
 from roundelay.strategies import ADPSGD, ASGD, BMUF, EASGD, STRATEGIES, Averaging, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
-from roundelay.training.job import Job
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "asgd-updates": {"period": 3, "rate": 1.0},

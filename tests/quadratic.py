@@ -19,8 +19,7 @@ from roundelay.runtimes.simulator.simulation import SimulatedRuntime, Simulation
 from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from roundelay.training.observer import Step
 from support import Watching, sgd
 

@@ -15,8 +15,7 @@ from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.runtimes.simulator.simulation import SimulatedRuntime, SimulationOutcome, simulate
 from roundelay.strategy import Strategy
 from roundelay.training.checkpoint_files import Saver
-from roundelay.training.job import Job
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from roundelay.training.training_settings import CheckpointSettings
 from support import Watching, sgd, tiny_job
 

@@ -14,8 +14,7 @@ from roundelay.runtimes.simulator.simulation import SimulationOutcome, simulate
 from roundelay.strategy import Strategy
 from roundelay.tasks.tiny import Tiny
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from roundelay.training.observer import Evaluation, Step
 
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.training.agenda import ClaimQueue
-from roundelay.training.budget import Budget, untrained
+from roundelay.training.budget import Budget, ClaimQueue, untrained
 
 
 def everyone_takes(left: Sequence[int], groups: list[list[int]], budget: Budget) -> dict[int, list[int | None]]:

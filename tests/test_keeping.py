@@ -25,8 +25,7 @@ from roundelay.runtime import Runtime
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.task import Scores
 from roundelay.training.event_order import Order
-from roundelay.training.job import Job
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from roundelay.training.model_selection import ModelSelector
 from roundelay.training.observer import Evaluation
 from roundelay.training.training_settings import KeepSettings

@@ -22,6 +22,7 @@ __all__ = [
     "file_digest",
     "flush",
     "read_json",
+    "remove_unfinished",
     "replacing",
     "write_bytes",
     "write_json",
@@ -42,6 +43,12 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def remove_unfinished(folder: Path, pattern: str = "") -> None:
+    """Remove what killed processes have not finished writing in a folder, or in those below it by ``pattern``."""
+    for left in folder.glob(f"{pattern}.*.[0-9]*"):
+        left.unlink(missing_ok=True)
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file in UTF-8, complete or not at all."""
     with data_errors(path):
@@ -55,7 +62,7 @@ def write_json(path: str | os.PathLike[str], value: Any, *, sort_keys: bool = Tr
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    # the process's number in the name lets checkpoints find what a killed process has left
+    # the process's number in the name lets `remove_unfinished` find what a killed process has left
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary

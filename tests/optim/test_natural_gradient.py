@@ -21,7 +21,7 @@ from roundelay.optim.natural_gradient import NaturalGradient, NaturalGradientSet
 from roundelay.optim.online_fisher import FisherSettings, OnlineFisher
 from roundelay.strategies import STRATEGIES, Averaging
 from roundelay.strategy import Strategy
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 from stopping import BY_FRAMES, Stopped, run_in
 from support import sgd, tiny_job
 

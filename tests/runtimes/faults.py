@@ -28,7 +28,7 @@ from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies import STRATEGIES
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 
 
 @dataclass

@@ -25,7 +25,7 @@ from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
 from roundelay.task import Scores, Task
 from roundelay.training.budget import Budget
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from roundelay.training.member import Member
 from roundelay.training.observer import Evaluation, Step
 
@@ -157,7 +157,7 @@ def make_training(runtime: Any, settings: dict[str, Any]) -> Training:
     name = settings["strategy"]
     strategy = (STRATEGIES[name] if name in STRATEGIES else find(name))(**settings.get("with", {}))
     budget = Budget(task.minibatches_per_epoch, settings.get("minibatches", 200), warmup=settings.get("warmup", 0))
-    return Training(Member(learner, strategy, runtime), task, budget)
+    return Training(Member(learner, strategy, runtime), Job(task, strategy, budget))
 
 
 class Flushing:

@@ -23,7 +23,7 @@ from roundelay.runtimes.mpi.mpi_runtime import MpiRuntime
 from roundelay.strategies.averaging import Averaging
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Asynchronous, Strategy
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 from support import Watching, adamw, sgd, tiny_job
 
 Settings = dict[str, Any]

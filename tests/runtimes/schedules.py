@@ -25,8 +25,7 @@ from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
 from roundelay.task import Scores, Task
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from roundelay.training.training_settings import CheckpointSettings
 
 TRACE = 1e-3  # of what a minibatch usually leaves

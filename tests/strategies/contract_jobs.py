@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ranks are starte
 
 from cases import CASES
 from roundelay.training.event_order import RecordedOrder
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 from support import Watching, tiny_job
 
 MINIBATCHES = 200

@@ -16,7 +16,7 @@ from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute
 from roundelay.strategies import ASGD, Synchronous, UpdatesASGD
 from roundelay.strategy import Strategy
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 from support import adamw, sgd, simulated, tiny_job
 
 

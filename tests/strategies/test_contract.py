@@ -21,8 +21,7 @@ from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink
 from roundelay.strategies import STRATEGIES, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from support import Watching, adamw, sgd, tiny_job
 
 Runs = Callable[..., Ran]

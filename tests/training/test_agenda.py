@@ -13,8 +13,7 @@ from roundelay.runtimes.blocking import run_blocking
 from roundelay.runtimes.single_learner import LocalRuntime
 from roundelay.strategies import ADPSGD, Synchronous
 from roundelay.strategy import Strategy
-from roundelay.training.agenda import Agenda
-from roundelay.training.budget import Budget, SyncInterval
+from roundelay.training.budget import Agenda, Budget, SyncInterval
 from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from roundelay.errors import SettingsError
-from roundelay.experiment.learner_entry import ENTRY, Attempt, LearnerJob, Result, Tensors, learn_here, start_weights
+from roundelay.experiment.learner_entry import ENTRY, LearnerJob, Result, Tensors, finish, learn_here, start_weights
 from roundelay.experiment.run_observer import ObservedRecord, RunObserver, follow
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Runtime
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.fault_plan import FaultPlan
+from roundelay.training.loop import Job
 
 if TYPE_CHECKING:
     from roundelay.experiment.pretraining.layer_stages import Pretraining
@@ -81,15 +82,20 @@ class Backend:
         assert self.out is not None
         return self.out
 
+    def start_weights(self, pretrained: Tensors | None) -> Tensors | None:
+        """Return the weights that learners start with: ``pretrained`` in this process, or before."""
+        known = pretrained is not None or self.experiment.pretrain is None
+        return pretrained if known else start_weights(self.experiment, self.out)
+
     def prepare(self, start: Callable[[], object]) -> None:
         """Call ``start`` before any learner begins, on one process of all."""
         start()
 
-    def launch(self, job: LearnerJob, start: Tensors | None) -> Result | None:
+    def launch(self, job: Job, lr_factor: float, start: Tensors | None) -> Result | None:
         """Train all learners, or one rank; ``start`` is what was pre-trained in this process."""
         raise NotImplementedError
 
-    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+    def launch_stage(self, stages: Pretraining, stage: int) -> Result:
         """Run one stage of pre-training; ``stages`` has absorbed it afterwards, or its files are in the folder."""
         raise NotImplementedError
 
@@ -106,14 +112,13 @@ class Simulator(Backend):
         """Never: what is lost there is lost as the settings say."""
         return 0
 
-    def launch(self, job: LearnerJob, start: Tensors | None) -> Result:
+    def launch(self, job: Job, lr_factor: float, start: Tensors | None) -> Result:
         from roundelay.runtimes.simulator.simulation import simulate
 
         experiment, faults = self.experiment, self.options.faults
         assert experiment.cluster is not None
         torch.set_num_threads(experiment.threads)
-        start = start if start is not None else start_weights(experiment, self.out)
-        attempt = Attempt(experiment, self.out, lr_factor=job["lr_factor"], start=start)
+        attempt = job.attempt(self.out, lr_factor=lr_factor, start=self.start_weights(start))
         path = self.out / "record.jsonl" if self.out is not None else None
         record = ObservedRecord(path, self.observer, clock="virtual", spans=experiment.record.max_spans)
         try:
@@ -132,9 +137,9 @@ class Simulator(Backend):
         if faults is not None:
             faults.check(outcome.fired, outcome.seconds)
         first = next(training for training in outcome.finished if not training.learner.is_server)
-        return attempt.finish(first, outcome.consensus, seconds=outcome.seconds)
+        return finish(first, outcome.consensus, self.out, seconds=outcome.seconds)
 
-    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+    def launch_stage(self, stages: Pretraining, stage: int) -> Result:
         return stages.simulate(stage, self.out, observer=self.observer)
 
 
@@ -146,17 +151,26 @@ class Launched(Backend):
     def _run(self, job: LearnerJob, folder: Path) -> list[Any]:
         raise NotImplementedError
 
-    def launch(self, job: LearnerJob, start: Tensors | None) -> Result | None:
-        with follow(self.folder, self.observer):
-            results = self._run(job, self.folder)
+    def _results(self, folder: Path, *, lr_factor: float = 1.0, stage: int | None = None) -> list[Any]:
+        """Return what each process returned."""
+        job = LearnerJob(
+            experiment=self.experiment.for_learners(),
+            folder=str(self.folder.absolute()),
+            several_hosts=True,
+            lr_factor=lr_factor,
+            stage=stage,
+        )
+        with follow(folder, self.observer):
+            return self._run(job, folder)
+
+    def launch(self, job: Job, lr_factor: float, start: Tensors | None) -> Result | None:
+        results = self._results(self.folder, lr_factor=lr_factor)
         return next((result for result in results[self.experiment.strategy.servers :] if result is not None), None)
 
-    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+    def launch_stage(self, stages: Pretraining, stage: int) -> Result:
         folder = self.folder / "pretrain" / str(stage + 1)
         folder.mkdir(parents=True, exist_ok=True)
-        with follow(folder, self.observer):
-            results = self._run({**job, "stage": stage}, folder)
-        return next(result for result in results if result is not None)
+        return next(result for result in self._results(folder, stage=stage) if result is not None)
 
 
 class Processes(Launched):
@@ -166,6 +180,7 @@ class Processes(Launched):
         from roundelay.runtimes.processes import launcher
 
         experiment, options = self.experiment, self.options
+        job["several_hosts"] = options.hosts is not None
         servers, settings = experiment.strategy.servers, _process_options(experiment, options)
         faults = (options.faults or FaultPlan(servers=servers, rejoins=REJOINS)) if job["stage"] is None else None
         size = experiment.learners + servers
@@ -191,9 +206,8 @@ class Mpi(Launched):
 
         experiment = self.experiment
         size, spans = experiment.learners + experiment.strategy.servers, experiment.record.max_spans
-        settings = {**job}
         return mpi_launcher.run(
-            ENTRY, settings, size=size, folder=folder, threads=experiment.threads, spans=spans, slow=self.options.slow
+            ENTRY, {**job}, size=size, folder=folder, threads=experiment.threads, spans=spans, slow=self.options.slow
         )
 
 
@@ -215,13 +229,17 @@ class Rank(Backend):
         """Call ``work`` with this rank's runtime; ``part`` names what is run."""
         raise NotImplementedError
 
-    def launch(self, job: LearnerJob, start: Tensors | None) -> Result:
+    def launch(self, job: Job, lr_factor: float, start: Tensors | None) -> Result:
         torch.set_num_threads(self.experiment.threads)
-        start = start if start is not None else start_weights(self.experiment, self.out)
+        attempt = job.attempt(self.folder, lr_factor=lr_factor, start=self.start_weights(start))
         with follow(self.folder, self.observer if self.observes else None):
-            return self._as_rank(lambda runtime: learn_here(runtime, self.experiment, job, start), self.folder, "run")
+            return self._as_rank(
+                lambda runtime: learn_here(runtime, self.experiment, attempt, self.folder, compare=True),
+                self.folder,
+                "run",
+            )
 
-    def launch_stage(self, stages: Pretraining, job: LearnerJob, stage: int) -> Result:
+    def launch_stage(self, stages: Pretraining, stage: int) -> Result:
         part = f"pretrain/{stage + 1}"
         with follow(self.folder / part, self.observer if self.observes else None):
             return self._as_rank(

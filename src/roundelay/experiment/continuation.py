@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment.backends import On, RunOptions
 from roundelay.experiment.launch import Run, run
-from roundelay.experiment.learner_entry import Attempt, save, start_weights
+from roundelay.experiment.learner_entry import finish, start_weights
 from roundelay.experiment.run_observer import RunObserver
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.record import Record
@@ -147,7 +147,7 @@ def replay(path: Path | str, out: Path | str | None = None) -> Replay:
     if made is not None:
         made.create(experiment, {"replay of": str(path)})
     torch.set_num_threads(experiment.threads)
-    attempt = Attempt(experiment, None, start=start_weights(experiment, folder.path))
+    attempt = experiment.job().attempt(None, start=start_weights(experiment, folder.path))
     record = Record(made.record if made is not None else None, clock="virtual", spans=experiment.record.max_spans)
     outcome = simulation.replay(
         attempt.training,
@@ -157,9 +157,7 @@ def replay(path: Path | str, out: Path | str | None = None) -> Replay:
         record=record,
     )
     first = next(training for training in outcome.trainings if not training.learner.is_server)
-    result = attempt.finish(first, outcome.consensus, seconds=outcome.seconds)
-    if made is not None:
-        save(made, first, result)
+    result = finish(first, outcome.consensus, made.path if made is not None else None, seconds=outcome.seconds)
     then, now = load_file(folder.model), first.learner.module.state_dict()
     return Replay(
         result["scores"],

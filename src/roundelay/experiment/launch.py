@@ -14,17 +14,18 @@ from typing import Any
 from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend
-from roundelay.experiment.learner_entry import LearnerJob, Result, Tensors
+from roundelay.experiment.learner_entry import Result, Tensors
 from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
 from roundelay.experiment.settings import Experiment, assign
+from roundelay.files import remove_unfinished
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Clock
 from roundelay.runtimes.cluster import Cluster, Straggler
 from roundelay.runtimes.fault_plan import FaultPlan
 from roundelay.strategies import STRATEGIES
 from roundelay.task import Scores
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 
 __all__ = ["Changes", "Run", "configure", "describe", "run", "slowed", "train"]
 
@@ -186,12 +187,10 @@ def run(
     _check_hosts(experiment, out, options)
     job, start = experiment.job(), None
     backend.prepare(lambda: _start(experiment, job, out, on, options, watcher, resumed=resumed))
-    folder = str(out.absolute()) if out is not None else ""
-    given = LearnerJob(experiment=experiment.for_learners(), folder=folder, lr_factor=1.0, stage=None)
     try:
         if experiment.pretrain is not None:
-            start = _pretrain(backend, given, watcher)
-        result = _observed(watcher, job.budget.total, lambda: _attempt(backend, given, start))
+            start = _pretrain(backend, watcher)
+        result = _observed(watcher, job.budget.total, lambda: _attempt(backend, job, start))
     except SettingsError:
         if not resumed and on == "processes" and out is not None and backend.retries:
             RunFolder(out).discard()
@@ -205,12 +204,12 @@ def run(
     return Run(result["scores"], result["seconds"], result["clock"], out, result.get("kept"))
 
 
-def _attempt(backend: Backend, job: LearnerJob, start: Tensors | None) -> Result | None:
+def _attempt(backend: Backend, job: Job, start: Tensors | None) -> Result | None:
     """Train, again from the last checkpoint if that is allowed and this process can."""
     if not backend.retries or (backend.experiment.guard is None and not backend.restarts):
-        return backend.launch(job, start)
+        return backend.launch(job, 1.0, start)
     return run_with_retries(
-        lambda factor: backend.launch({**job, "lr_factor": factor}, start),
+        lambda lr_factor: backend.launch(job, lr_factor, start),
         backend.out,
         backend.experiment.guard,
         restarts=backend.restarts,
@@ -225,7 +224,7 @@ def _observed(observer: RunObserver, minibatches: int, work: Callable[[], Result
         observer.ended()
 
 
-def _pretrain(backend: Backend, job: LearnerJob, observer: RunObserver) -> Tensors | None:
+def _pretrain(backend: Backend, observer: RunObserver) -> Tensors | None:
     """Run the stages that are left; return the weights that they came to in this process, if any did."""
     from roundelay.experiment.pretraining.layer_stages import is_wanted, resume
 
@@ -234,7 +233,7 @@ def _pretrain(backend: Backend, job: LearnerJob, observer: RunObserver) -> Tenso
     stages, left = resume(backend.experiment, backend.out)
     for stage in left:
         total = stages.budget(stage).total
-        about = _observed(observer, total, functools.partial(backend.launch_stage, stages, job, stage))
+        about = _observed(observer, total, functools.partial(backend.launch_stage, stages, stage))
         assert about is not None
         observer.stage_ended(about)
     return stages.done if backend.in_process else None
@@ -268,7 +267,9 @@ def _start(
     about = describe(experiment, job, on) | {"slow": slowed(cluster, options.faults)}
     about |= {"options": {"slow": [f"{learner}={factor:g}" for learner, factor in slow.items()]}}
     about |= {"shuffle_ties": options.shuffle_ties} if options.shuffle_ties is not None else {}
-    if out is not None and not resumed:
+    if out is not None and resumed:
+        remove_unfinished(out)
+    elif out is not None:
         RunFolder(out).create(experiment, about)
     observer.started(about | {"strategy": type(experiment.strategy).__name__})
 

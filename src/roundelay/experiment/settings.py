@@ -27,7 +27,7 @@ from roundelay.strategy import Strategy
 from roundelay.task import Task
 from roundelay.tasks import TASKS
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 from roundelay.training.training_settings import CheckpointSettings, GuardSettings, KeepSettings
 
 __all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings", "assign"]
@@ -210,7 +210,8 @@ class Experiment(Settings):
             seed=self.seed,
             debug=self.debug,
             checkpoint=self.checkpoint,
-            guard=self.guard,
+            guard=self.guard or GuardSettings(),
+            keep=self.keep,
         )
 
     def plain(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from roundelay.runtimes.simulator import simulation
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Scores, Task
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job
+from roundelay.training.loop import Job
 
 __all__ = ["SimulatedRun", "simulate"]
 

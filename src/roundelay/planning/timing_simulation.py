@@ -14,7 +14,7 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import SimulatedRuntime, Simulation, SimulationOutcome, run_simulation
 from roundelay.strategy import Strategy
 from roundelay.training.budget import Budget
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training
 from roundelay.training.member import Member
 
 __all__ = ["TotalsRecord", "TotalsSnapshot", "time_only"]
@@ -75,12 +75,12 @@ def time_only(
     sim = Simulation(cluster, learners=learners, servers=strategy.servers, seed=seed, record=totals)
     sim.mean_of, totals.links = no_mean, sim.network.used
     budget, parameters = Budget(learners * steps, learners * steps), int((cluster.model_bytes or 4e7) / 4)
-    task = PlaceholderTask(budget.minibatches_per_epoch, frames)
+    job = Job(PlaceholderTask(budget.minibatches_per_epoch, frames), strategy, budget)
 
     def make(runtime: SimulatedRuntime) -> Training:
         learner = PlaceholderLearner(parameters)
         learner.nominal_frames = frames
-        return Training(Member(learner, strategy, runtime), task, budget)
+        return Training(Member(learner, strategy, runtime), job)
 
     collects = gc.isenabled()
     gc.disable()  # millions of small objects, hardly any in cycles

@@ -108,7 +108,7 @@ class Cluster(Settings):
     learners_per_node: int | list[int] | None = None
     """By default learners are spread evenly over the nodes."""
     intra_node: NetworkLink = field(default_factory=NetworkLink)
-    inter_node: NetworkLink = field(default_factory=lambda: NetworkLink(5e-5, 1.25e9))
+    inter_node: NetworkLink = NetworkLink(5e-5, 1.25e9)
     compute: Compute = field(default_factory=Compute)
     all_reduce: Literal["ring", "tree"] = "ring"
     model_bytes: float | None = None

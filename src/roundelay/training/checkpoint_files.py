@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from roundelay.errors import CheckpointError
-from roundelay.files import write_bytes
+from roundelay.files import remove_unfinished, write_bytes
 from roundelay.training.rank_state import RankState
 from roundelay.training.training_settings import CheckpointSettings
 
-__all__ = ["CheckpointId", "Checkpoints", "PartList", "ReadableParts", "Saver", "newest_complete"]
+__all__ = ["FOLDER", "CheckpointId", "Checkpoints", "PartList", "ReadableParts", "Saver", "newest_complete"]
 
+FOLDER = "checkpoints"
 FORMAT = 1
 RETRY_SECONDS = 1.0
 QUIET_SECONDS = 300.0  # between checkpoints if no interval is set
@@ -63,11 +65,16 @@ class CheckpointId(msgspec.Struct):
     size: int
 
 
+@dataclass(frozen=True)
 class Checkpoints:
     """The checkpoints in a run's folder."""
 
-    def __init__(self, run: Path) -> None:
-        self.run, self.folder = run, run / "checkpoints"
+    run: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder that they are in; it is made by the first one."""
+        return self.run / FOLDER
 
     def positions(self) -> list[int]:
         """Return the positions at which there is any part of a checkpoint, newest first."""
@@ -135,8 +142,8 @@ class Checkpoints:
         for other in self.positions():
             if position is None or other > position:
                 shutil.rmtree(self.place(other), ignore_errors=True)
-        for left in [*self.run.glob(".*.[0-9]*"), *self.folder.glob("*/.*.[0-9]*")]:
-            left.unlink(missing_ok=True)
+        remove_unfinished(self.run)
+        remove_unfinished(self.folder, "*/")
 
     def readable_parts(self, initial_rank: int, initial_size: int) -> ReadableParts:
         """Return which parts this process can read, by position, and what is damaged.
@@ -172,16 +179,21 @@ def newest_complete(readable: Iterable[ReadableParts]) -> CheckpointId | None:
     return CheckpointId(*max(complete)) if complete else None
 
 
+@dataclass
 class Saver:
     """Writes checkpoints in a thread, while training continues; shared by all learners of a process."""
 
-    def __init__(self, run: Path, settings: CheckpointSettings | None = None) -> None:
-        self.settings = settings or CheckpointSettings()
-        self.checkpoints = Checkpoints(run)
-        self._last_submit = time.monotonic()
-        self._pool: ThreadPoolExecutor | None = None
-        self._writing: list[Future[None]] = []
-        self._closing = threading.Event()
+    run: Path
+    settings: CheckpointSettings = field(default_factory=CheckpointSettings)
+    _last_submit: float = field(default_factory=time.monotonic)
+    _pool: ThreadPoolExecutor | None = None
+    _writing: list[Future[None]] = field(default_factory=list)
+    _closing: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Those of the run."""
+        return Checkpoints(self.run)
 
     def due(self) -> bool:
         """Return whether it is time for a checkpoint, if that does not depend on frames."""

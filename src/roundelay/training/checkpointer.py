@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from roundelay.training.agenda import Agenda
-from roundelay.training.budget import SyncInterval
-from roundelay.training.checkpoint_files import Checkpoints, ReadableParts, Saver
+from roundelay.training.budget import Agenda, SyncInterval
+from roundelay.training.checkpoint_files import FOLDER, Checkpoints, ReadableParts, Saver
 from roundelay.training.guard import check_finite
 from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState
@@ -103,7 +102,7 @@ class Checkpointer:
             return
         if member.runtime.clock == "wall" or member.world.rank == 0:  # a simulated cluster has one record
             member.runtime.record.restart()
-        if member.world.rank == 0:
+        if member.world.rank == 0 and self.has_files:
             self.checkpoints.clean(None)
 
     def adopt(self, attempt: int) -> None:
@@ -116,9 +115,14 @@ class Checkpointer:
         assert self.saver is not None
         return self.saver.checkpoints
 
+    @property
+    def has_files(self) -> bool:
+        """Whether the run has saved anything yet."""
+        return self.saver is not None and (self.saver.run / FOLDER).is_dir()
+
     def readable_parts(self, member: Member) -> ReadableParts | None:
         """Return the parts of checkpoints that this process can read, if there are any files."""
-        if self.saver is None:
+        if not self.has_files:
             return None
         return self.checkpoints.readable_parts(member.runtime.initial_rank, member.runtime.initial_size)
 

@@ -7,55 +7,54 @@ evaluated.  If a learner is lost, the unfinished step is undone and the survivor
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from roundelay.errors import LearnerLost
+from roundelay.errors import CheckpointError, LearnerLost
 from roundelay.learner import Learner
+from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
-from roundelay.task import Scores, Task, seed_minibatch
-from roundelay.training.agenda import Agenda, Claim
-from roundelay.training.budget import Budget, SyncInterval
+from roundelay.task import Schedule, Scores, Task, seed_minibatch
+from roundelay.training.budget import Agenda, Budget, Claim, SyncInterval
+from roundelay.training.checkpoint_files import Saver
 from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.evaluation import Evaluator
+from roundelay.training.event_order import Order
 from roundelay.training.guard import Guard
 from roundelay.training.member import Member
+from roundelay.training.model_selection import ModelSelector
 from roundelay.training.observer import Observer, Step
 from roundelay.training.participation import Participation
-from roundelay.training.training_settings import GuardSettings
+from roundelay.training.training_settings import CheckpointSettings, GuardSettings, KeepSettings
 
-__all__ = ["Training"]
+__all__ = ["Job", "Training", "start_with"]
 
 
 class Training:
-    """One learner's training on a task; `run` is the whole of it."""
+    """One learner's training by a job; `run` is the whole of it."""
 
-    def __init__(
-        self,
-        member: Member,
-        task: Task,
-        budget: Budget,
-        *,
-        seed: int = 0,
-        guard: GuardSettings | None = None,
-        checkpointer: Checkpointer | None = None,
-        fingerprint: dict[str, str] | None = None,
-        lr_factor: float = 1.0,
-    ) -> None:
-        self.member, self.task, self.budget, self.seed = member, task, budget, seed
-        self.guard = Guard(guard if guard is not None else GuardSettings())
+    def __init__(self, member: Member, job: Job) -> None:
+        self.member, self.job, self.task, self.budget = member, job, job.task, job.budget
+        self.guard = Guard(job.guard)
         self.observers: list[Observer] = []
-        self._evaluator = Evaluator(member, task, budget.minibatches_per_epoch)
-        agenda = Agenda(member, budget.intervals(), budget.shard_of if budget.shards is not None else None)
+        if job.selector is not None:
+            job.selector.watch(member.learner, self.observers)
+        self._evaluator = Evaluator(member, job.task, self.budget.minibatches_per_epoch)
+        shard_of = self.budget.shard_of if self.budget.shards is not None else None
+        saves = job.checkpoint is not None or job.saver is not None
         self.participation = Participation(
             member,
-            agenda,
-            checkpointer,
+            Agenda(member, self.budget.intervals(), shard_of),
+            Checkpointer(job.checkpoint, job.saver) if saves else None,
             owners=[self._evaluator],
-            fingerprint=fingerprint,
-            lr_factor=lr_factor,
+            fingerprint=job.fingerprint,
+            lr_factor=job.lr_factor,
         )
 
     @property
@@ -129,7 +128,7 @@ class Gradient:
         finish = learner.hook_buckets(self.parts, ready) if ready is not None and hooked else None
         if self.number is not None:
             epoch, index = training.budget.locate(self.number)
-            seed_minibatch(training.seed, epoch, index)
+            seed_minibatch(training.job.seed, epoch, index)
             self.loss = task.gradient(learner, task.load(epoch, index))
             learner.collect_grad()
             if not training.guard.accepts(training.member, task, epoch, index, self.loss):
@@ -139,3 +138,70 @@ class Gradient:
         elif ready is not None:
             for part in self.parts:
                 ready(part)
+
+
+def _plain_sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+@dataclass
+class Job:
+    """What is trained, how, and for how long; `training` makes one learner of it, on any runtime."""
+
+    task: Task
+    strategy: Strategy
+    budget: Budget
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = _plain_sgd
+    schedule: Callable[[], Schedule] | None = None
+    clip: float | None = None
+    seed: int = 0
+    debug: bool = False
+    checkpoint: CheckpointSettings | None = None
+    guard: GuardSettings = field(default_factory=GuardSettings)
+    keep: KeepSettings = field(default_factory=KeepSettings)
+    saver: Saver | None = None
+    """Writes checkpoints, if the run has a folder; shared by all learners of a process."""
+    selector: ModelSelector | None = None
+    """Keeps models, unless the run leaves the last one; shared by all learners of a process."""
+    lr_factor: float = 1.0
+    """A factor of the learning rate on top of the checkpoint's, below 1 if the run is rolled back."""
+    fingerprint: dict[str, str] | None = None
+    """What must be the same on all learners, by name; compared when they first rendezvous."""
+    start: dict[str, Tensor] | None = None
+    """Pre-trained weights, by their names in the module."""
+
+    def attempt(
+        self, folder: Path | None, *, lr_factor: float = 1.0, start: dict[str, Tensor] | None = None
+    ) -> Job:  # fmt: skip
+        """Return this job for one attempt at it, which saves to ``folder`` and chooses the model to leave."""
+        saver = Saver(folder, self.checkpoint or CheckpointSettings()) if folder is not None else None
+        selector = ModelSelector(self.keep) if self.keep.model != "last" else None
+        return dataclasses.replace(self, saver=saver, selector=selector, lr_factor=lr_factor, start=start)
+
+    def close(self) -> None:
+        """Wait for what is being saved."""
+        if self.saver is not None:
+            self.saver.close()
+
+    def training(self, runtime: Runtime, order: Order | None = None) -> Training:
+        """Make a learner's training."""
+        module = self.task.make_module()
+        if self.start is not None:
+            start_with(module, self.start)
+        nominal_frames = self.task.nominal_frames
+        learner = Learner(
+            module, self.optimizer(module), clip=self.clip, nominal_frames=nominal_frames, debug=self.debug
+        )
+        schedule = self.schedule() if self.schedule is not None else None
+        return Training(Member(learner, self.strategy, runtime, schedule=schedule, order=order), self)
+
+
+def start_with(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Give a module some of its weights."""
+    try:
+        unexpected = module.load_state_dict(tensors, strict=False).unexpected_keys
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"pretrain: the weights are another model's: {reason}") from error
+    if unexpected:
+        raise CheckpointError(f"pretrain: the weights are another model's: it has no {unexpected[0]}")

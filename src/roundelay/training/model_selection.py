@@ -10,9 +10,8 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
-from roundelay.task import Scores, evaluate
-from roundelay.training.loop import Training
-from roundelay.training.observer import Evaluation, Step
+from roundelay.task import Scores, Task, evaluate
+from roundelay.training.observer import Evaluation, Observer, Step
 from roundelay.training.training_settings import KeepSettings
 
 __all__ = ["ModelSelector"]
@@ -31,11 +30,10 @@ class ModelSelector:
     _scores: dict[int, Scores] = field(default_factory=dict)
     _last_position: int = -1
 
-    def watch(self, training: Training) -> None:
-        """Observe a training that is about to begin, before its other observers."""
-        if self.settings.model != "last":
-            training.learner.stateful["kept"] = _Share(self, training.learner)
-            training.observers.insert(0, self)
+    def watch(self, learner: Learner, observers: list[Observer]) -> None:
+        """Be the first observer of a learner, and a part of its checkpoints."""
+        learner.stateful["kept"] = _Share(self, learner)
+        observers.insert(0, self)
 
     def stepped(self, learner: Learner, step: Step) -> None:
         """Do nothing."""
@@ -61,7 +59,7 @@ class ModelSelector:
             oldest = min(self._vectors)
             del self._vectors[oldest], self._scores[oldest]
 
-    def choose(self, training: Training, consensus: Tensor, result: dict[str, Any]) -> Tensor:
+    def choose(self, learner: Learner, task: Task, consensus: Tensor, result: dict[str, Any]) -> Tensor:
         """Return the weights to save; add their scores, and which evaluations they are of, to ``result``."""
         if not self._vectors:
             return consensus
@@ -74,7 +72,7 @@ class ModelSelector:
         if len(positions) == 1:
             result["scores"] = self._scores[positions[0]]
         else:
-            result["scores"] = _score(training, chosen)
+            result["scores"] = _score(learner, task, chosen)
         return chosen
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -119,9 +117,8 @@ class _Share:
             self._selector.load_state_dict(state)
 
 
-def _score(training: Training, vector: Tensor) -> Scores:
+def _score(learner: Learner, task: Task, vector: Tensor) -> Scores:
     """Evaluate weights on all held-out minibatches, on this rank alone."""
-    learner, task = training.learner, training.task
     sums = evaluate(task, learner.module, range(task.held_out_minibatches), lambda: learner.load(vector))
     frames = sums.pop("frames")
     return {name: value / frames for name, value in sums.items()}

@@ -17,8 +17,7 @@ from torch import Tensor
 from roundelay.communicator import gather_json
 from roundelay.errors import LearnerLost
 from roundelay.runtime import Membership
-from roundelay.training.agenda import Agenda, Claim
-from roundelay.training.budget import SyncInterval
+from roundelay.training.budget import Agenda, Claim, SyncInterval
 from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.guard import check_finite
 from roundelay.training.member import Member

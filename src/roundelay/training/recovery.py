@@ -12,8 +12,7 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.learner import Learner
 from roundelay.runtime import Membership
-from roundelay.training.agenda import Agenda
-from roundelay.training.budget import SyncInterval, untrained
+from roundelay.training.budget import Agenda, SyncInterval, untrained
 from roundelay.training.checkpoint_files import CheckpointId, ReadableParts, newest_complete
 from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.fingerprint import compare

@@ -11,7 +11,7 @@ import torch
 from roundelay.communicator import gather_json
 from roundelay.errors import CheckpointError
 from roundelay.runtime import Membership
-from roundelay.training.agenda import Agenda
+from roundelay.training.budget import Agenda
 from roundelay.training.checkpoint_files import CheckpointId
 from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.member import Member

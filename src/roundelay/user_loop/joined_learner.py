@@ -21,8 +21,7 @@ from roundelay.runs.run_folder import RunFolder, write_model
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, seed_minibatch
-from roundelay.training.agenda import Agenda, Claim
-from roundelay.training.budget import SyncInterval
+from roundelay.training.budget import Agenda, Claim, SyncInterval
 from roundelay.training.checkpoint_files import Saver
 from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.guard import is_finite

@@ -27,8 +27,7 @@ from roundelay.files import write_bytes, write_json
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.training.budget import Budget
-from roundelay.training.job import Job, start_with
-from roundelay.training.loop import Training
+from roundelay.training.loop import Job, Training, start_with
 
 if TYPE_CHECKING:
     from roundelay.experiment.settings import Experiment
