@@ -32,7 +32,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 import fault_tables
 import faults
 from faults import Fault
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 from roundelay.strategies import STRATEGIES
 
 RESULTS = ROOT / "build" / "faults" / "results.jsonl"

@@ -110,7 +110,7 @@ def learner(runtime: Any, settings: dict[str, Any]) -> None:
 def run(case: Case, steps: int, folder: Path) -> None:
     """Run a case on real processes and leave its record in ``folder``."""
     from roundelay.runtimes.processes import launcher as launch
-    from roundelay.runtimes.processes.process_runtime import Options
+    from roundelay.runtimes.processes.options import Options
 
     settings = dataclasses.asdict(case) | {"minibatches": case.processes * steps}
     launch.run(f"{__file__}:learner", settings, size=case.processes, folder=folder, options=Options())

@@ -88,7 +88,7 @@ def learner(runtime: Any, settings: dict[str, Any]) -> float:
 
 def main() -> None:
     from roundelay.runtimes.processes import launcher as launch
-    from roundelay.runtimes.processes.process_runtime import Options
+    from roundelay.runtimes.processes.options import Options
 
     minibatches = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     for name in STRATEGIES:

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Communicator", "DeferredReply", "gather_json"]
-
 
 class Communicator(Protocol):
     """Five operations and a way to make smaller groups.

@@ -19,24 +19,6 @@ from msgspec import Meta
 
 from roundelay.errors import SettingsError, suggest
 
-__all__ = [
-    "Count",
-    "NonNegative",
-    "Positive",
-    "Settings",
-    "apply",
-    "build",
-    "build_named",
-    "check_bounds",
-    "dump",
-    "is_file_name",
-    "parse_assignment",
-    "plain",
-    "put",
-    "read",
-    "resolve",
-]
-
 T = TypeVar("T")
 FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 """What names something in a Python file of the user's own."""

@@ -16,19 +16,6 @@ from typing import Any
 
 from roundelay.errors import DataError
 
-__all__ = [
-    "data_errors",
-    "digest",
-    "file_digest",
-    "flush",
-    "read_json",
-    "remove_unfinished",
-    "replacing",
-    "write_bytes",
-    "write_json",
-    "write_text",
-]
-
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:

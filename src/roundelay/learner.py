@@ -16,8 +16,6 @@ from roundelay.vector import Slot, make_layout
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator
 
-__all__ = ["Learner", "Stateful"]
-
 
 class Stateful(Protocol):
     """An object with state that belongs to one learner: NG-SGD factors, a residual, ….

@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 from roundelay.config import FILE_NAME
 from roundelay.errors import SettingsError, suggest
 
-__all__ = ["Registry", "installed", "is_loaded", "load_file", "load_object"]
-
 T = TypeVar("T")
 _loaded: dict[Path, ModuleType] = {}
 

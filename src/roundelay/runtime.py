@@ -13,8 +13,6 @@ from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.strategy import Strategy
 
-__all__ = ["Clock", "GradientWork", "MakePlan", "Membership", "Runtime", "Trainee", "as_newcomer"]
-
 T = TypeVar("T")
 Clock = Literal["virtual", "wall"]
 

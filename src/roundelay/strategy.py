@@ -12,8 +12,6 @@ from roundelay.communicator import DeferredReply
 from roundelay.learner import Learner
 from roundelay.plugins import Registry
 
-__all__ = ["Asynchronous", "OptimizerState", "Strategy", "period_setting"]
-
 OptimizerState = Literal["keep", "average", "reset"]
 """What happens to a learner's optimizer state when weights are averaged."""
 

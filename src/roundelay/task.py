@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from roundelay.learner import Learner
 from roundelay.plugins import Registry
 
-__all__ = ["Schedule", "Scores", "Task", "evaluate", "seed_minibatch"]
-
 Scores = dict[str, float]
 """Sums over held-out frames, ``frames`` among them; the loop adds them up and divides by it."""
 

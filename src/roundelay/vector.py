@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
 
-__all__ = ["Slot", "make_layout"]
-
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector register
 
 

@@ -24,7 +24,7 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.cluster import Fault as ClusterFault
 from roundelay.runtimes.fault_plan import FaultPlan
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies import STRATEGIES
 from roundelay.training.budget import Budget

@@ -34,7 +34,7 @@ import jobs
 from roundelay.errors import RoundelayError
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.hosts import Hosts
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 from pathlib import Path
 what = json.loads(sys.argv[2])
 folder = Path(what["folder"]) if "folder" in what else None

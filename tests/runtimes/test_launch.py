@@ -21,7 +21,7 @@ from roundelay.errors import CommunicationError, NumericalError, RoundelayError,
 from roundelay.runs.record import merge_records
 from roundelay.runtimes.entry_point import find_entry, rebuild_error
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 
 
 def test_bad_arguments() -> None:

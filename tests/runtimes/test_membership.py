@@ -22,7 +22,7 @@ from roundelay.runtimes.processes.membership import (
     latest_members,
     report_death,
 )
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, connect_store, start_store
 
 MINIBATCHES = 320  # at least 0.64 s: every kill comes before the end

@@ -11,7 +11,7 @@ import torch
 from peer_jobs import entry
 
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 from roundelay.strategies import STRATEGIES
 from support import sgd, simulated, tiny_job
 

@@ -14,7 +14,8 @@ import pytest
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.process_runtime import Options, from_environment
+from roundelay.runtimes.processes.options import Options
+from roundelay.runtimes.processes.process_runtime import from_environment
 from roundelay.runtimes.simulator.simulation import simulate
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from roundelay.cli.train import command
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.fault_plan import FaultPlan, parse
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 from roundelay.strategies import STRATEGIES
 
 STALL_SECONDS = 2.0  # generous: the machine may be busy; `make faults` measures

@@ -11,7 +11,7 @@ import verbs
 
 from roundelay.errors import CommunicationError, Mismatch
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.process_runtime import Options
+from roundelay.runtimes.processes.options import Options
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
 from roundelay.runtimes.processes.transport.shared_memory_segments import Arena, Notifier, Segment

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from roundelay.experiment.pretraining.layer_stages import Pretraining
     from roundelay.runtimes.processes.hosts import Hosts
 
-__all__ = ["REJOINS", "Backend", "On", "RunOptions", "choose_backend"]
-
 On = Literal["processes", "simulator", "mpi"]
 HEARTBEAT_SECONDS = 30.0
 REJOINS = 3
@@ -188,7 +186,7 @@ class Processes(Launched):
 
 
 def _process_options(experiment: Experiment, options: RunOptions) -> Any:
-    from roundelay.runtimes.processes.process_runtime import Options
+    from roundelay.runtimes.processes.options import Options
 
     return Options(
         slow={experiment.strategy.servers + learner: factor for learner, factor in (options.slow or {}).items()},

@@ -26,8 +26,6 @@ from roundelay.runtimes.simulator import simulation
 from roundelay.task import Scores
 from roundelay.training.event_order import read_order
 
-__all__ = ["Replay", "is_finished", "replay", "resume"]
-
 
 @dataclass(frozen=True)
 class Replay:

@@ -27,8 +27,6 @@ from roundelay.strategies import STRATEGIES
 from roundelay.task import Scores
 from roundelay.training.loop import Job
 
-__all__ = ["Changes", "Run", "configure", "describe", "run", "slowed", "train"]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -18,8 +18,6 @@ from roundelay.training.event_order import RecordedOrder
 from roundelay.training.loop import Job, Training
 from roundelay.training.observer import Evaluation, Step
 
-__all__ = ["ENTRY", "LearnerJob", "Result", "Tensors", "finish", "learn", "learn_here", "start_weights"]
-
 ENTRY = "roundelay.experiment.learner_entry:learn"
 FLUSH_SECONDS = 0.5
 Tensors = dict[str, Tensor]

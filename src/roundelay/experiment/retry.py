@@ -11,8 +11,6 @@ from roundelay.errors import CommunicationError, Deadlock, Mismatch, NumericalEr
 from roundelay.training.checkpoint_files import Checkpoints
 from roundelay.training.training_settings import GuardSettings
 
-__all__ = ["run_with_retries"]
-
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 

@@ -7,19 +7,17 @@ learners in other processes a thread follows the files.  So no learner knows who
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roundelay.runs.reader import Tail, parse_line
 from roundelay.runs.record import Record
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from roundelay.task import Scores
-
-__all__ = ["Evaluated", "ObservedRecord", "RunObserver", "follow"]
 
 FOLLOW_SECONDS = 0.2  # between two looks at the records
 COMMON = ("event", "member", "clock", "time", "minibatch", "epoch")
@@ -90,11 +88,17 @@ def follow(folder: Path, observer: RunObserver | None) -> Iterator[None]:
     if observer is None:
         yield
         return
-    tail, over = _Tail(folder), threading.Event()
+    tails, over = {path: Tail(path, path.stat().st_size) for path in _parts(folder)}, threading.Event()
+
+    def tell() -> None:
+        for path in _parts(folder):
+            for line in tails.setdefault(path, Tail(path)).new_lines():
+                with contextlib.suppress(KeyError, TypeError):  # half a line, where records were cut
+                    _tell(observer, parse_line(line) or {})
 
     def look() -> None:
         while not over.wait(FOLLOW_SECONDS):
-            tail.read(observer)
+            tell()
 
     thread = threading.Thread(target=look, name="progress", daemon=True)
     thread.start()
@@ -103,28 +107,8 @@ def follow(folder: Path, observer: RunObserver | None) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        tail.read(observer)
+        tell()
 
 
-class _Tail:
-    """Reads what is added to the records of a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._read = {path: path.stat().st_size for path in self._paths()}
-
-    def _paths(self) -> list[Path]:
-        return sorted(self._folder.glob("record-*.jsonl"))
-
-    def read(self, observer: RunObserver) -> None:
-        """Tell what has been added, as far as its lines are complete."""
-        for path in self._paths():
-            with path.open("rb") as file:
-                begin = min(self._read.get(path, 0), path.stat().st_size)  # a resumed run cuts its records
-                file.seek(begin)
-                new = file.read()
-            whole = new[: new.rfind(b"\n") + 1]
-            self._read[path] = begin + len(whole)
-            for line in whole.splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # half a line, where records were cut
-                    _tell(observer, json.loads(line))
+def _parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("record-*.jsonl"))

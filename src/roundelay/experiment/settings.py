@@ -30,8 +30,6 @@ from roundelay.training.budget import Budget
 from roundelay.training.loop import Job
 from roundelay.training.training_settings import CheckpointSettings, GuardSettings, KeepSettings
 
-__all__ = ["BatchSettings", "BudgetSettings", "Experiment", "RecordSettings", "assign"]
-
 
 @dataclass(frozen=True)
 class BudgetSettings(Settings):

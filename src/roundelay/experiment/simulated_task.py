@@ -18,8 +18,6 @@ from roundelay.task import Schedule, Scores, Task
 from roundelay.training.budget import Budget
 from roundelay.training.loop import Job
 
-__all__ = ["SimulatedRun", "simulate"]
-
 
 @dataclass(frozen=True)
 class SimulatedRun:

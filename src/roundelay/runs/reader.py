@@ -96,12 +96,13 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 class Tail:
     """The end of a file that another process writes; `new_lines` returns what has been added since the last call."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path, self._offset = path, offset
 
     def new_lines(self) -> list[bytes]:
         """Return the lines that have become complete."""
         with self._path.open("rb") as file:
+            self._offset = min(self._offset, self._path.stat().st_size)  # a resumed run cuts its records
             file.seek(self._offset)
             new = file.read()
         end = new.rfind(b"\n") + 1  # an incomplete line may follow

@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Blocking", "Settled", "StrategyLock", "run_blocking"]
-
 T = TypeVar("T")
 
 

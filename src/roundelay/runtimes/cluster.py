@@ -10,8 +10,6 @@ from typing import Any, Literal
 from roundelay.config import Count, NonNegative, Positive, Settings
 from roundelay.errors import SettingsError
 
-__all__ = ["Cluster", "Compute", "Fault", "NetworkLink", "NetworkPartition", "Pauses", "SlowLink", "Stop", "Straggler"]
-
 
 @dataclass(frozen=True)
 class NetworkLink(Settings):

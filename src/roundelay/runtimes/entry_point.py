@@ -12,8 +12,6 @@ from typing import Any, TypedDict
 from roundelay import errors
 from roundelay.errors import RoundelayError, SettingsError
 
-__all__ = ["ErrorReport", "describe_error", "find_entry", "rebuild_error", "report_error"]
-
 
 class ErrorReport(TypedDict):
     """An error of one process as its launcher reads it, in JSON."""

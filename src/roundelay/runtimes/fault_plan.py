@@ -20,8 +20,6 @@ from typing import Literal
 from roundelay.errors import SettingsError, suggest
 from roundelay.runtimes.cluster import Cluster, Fault, NetworkPartition, Stop, Straggler
 
-__all__ = ["FaultPlan", "PlannedFault", "check_all_fired", "parse"]
-
 What = Literal["kill", "stop", "slow", "isolate"]
 KINDS: tuple[What, ...] = ("kill", "stop", "slow", "isolate")
 RESTART_SECONDS = 0.5  # about the time until a restarted process asks to join

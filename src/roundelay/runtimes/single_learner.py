@@ -18,8 +18,6 @@ from roundelay.runtimes.blocking import Settled
 from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy
 
-__all__ = ["LocalRuntime"]
-
 
 class _Alone:
     """The communicator of a group of one."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "raw_bytes"]
-
 DTYPES = (
     torch.float32,
     torch.float64,

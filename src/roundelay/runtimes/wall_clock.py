@@ -11,8 +11,6 @@ from roundelay.runs.record import Kind, Record
 from roundelay.runtime import Clock
 from roundelay.runtimes.blocking import run_blocking
 
-__all__ = ["TimeRecorder", "WallClock"]
-
 T = TypeVar("T")
 
 

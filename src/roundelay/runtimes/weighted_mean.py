@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["divide", "mean_of", "scale"]
-
 
 def scale(x: Tensor, weight: float) -> Tensor:
     """Return ``weight * x``: ``x`` itself for weight 1, and zeros for weight 0 even if ``x`` is not finite."""

@@ -14,8 +14,6 @@ from roundelay.config import Count, Settings
 from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState
 
-__all__ = ["Agenda", "Budget", "Claim", "ClaimQueue", "SyncInterval", "untrained"]
-
 ADMIT_INTERVAL = 10  # steps, or claims, between two checks for newcomers
 
 

@@ -33,8 +33,6 @@ from roundelay.files import remove_unfinished, write_bytes
 from roundelay.training.rank_state import RankState
 from roundelay.training.training_settings import CheckpointSettings
 
-__all__ = ["FOLDER", "CheckpointId", "Checkpoints", "PartList", "ReadableParts", "Saver", "newest_complete"]
-
 FOLDER = "checkpoints"
 FORMAT = 1
 RETRY_SECONDS = 1.0

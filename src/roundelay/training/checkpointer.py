@@ -15,8 +15,6 @@ from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState
 from roundelay.training.training_settings import CheckpointSettings
 
-__all__ = ["Checkpointer"]
-
 FIRST_ROUNDS = 8  # until the speed is known, if checkpoints depend on minutes
 MAX_GROWTH = 8  # the next checkpoint is predicted at most this many times the last interval ahead
 

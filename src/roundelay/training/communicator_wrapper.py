@@ -9,8 +9,6 @@ from torch import Tensor
 
 from roundelay.communicator import Communicator
 
-__all__ = ["WrappedCommunicator"]
-
 
 class WrappedCommunicator:
     """``comm`` with each verb's awaitable wrapped by ``wrap``, in all groups that are split off it too."""

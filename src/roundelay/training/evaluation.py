@@ -16,8 +16,6 @@ from roundelay.training.member import Member
 from roundelay.training.observer import Evaluation
 from roundelay.training.rank_state import RankState
 
-__all__ = ["Evaluator"]
-
 
 @dataclass
 class Evaluator:

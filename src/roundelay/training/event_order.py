@@ -20,8 +20,6 @@ from roundelay.learner import Learner
 from roundelay.strategy import Strategy
 from roundelay.training.communicator_wrapper import WrappedCommunicator
 
-__all__ = ["Order", "RecordedOrder", "read_order", "watch"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ from roundelay.config import FILE_NAME, is_file_name
 from roundelay.errors import Mismatch
 from roundelay.runs.run_folder import versions
 
-__all__ = ["compare", "fingerprint"]
-
 Print = dict[str, str]
 
 

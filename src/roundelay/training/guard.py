@@ -14,8 +14,6 @@ from roundelay.task import Task
 from roundelay.training.member import Member
 from roundelay.training.training_settings import GuardSettings
 
-__all__ = ["Guard", "check_finite", "is_finite"]
-
 logger = logging.getLogger(__name__)
 
 

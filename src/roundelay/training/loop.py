@@ -33,8 +33,6 @@ from roundelay.training.observer import Observer, Step
 from roundelay.training.participation import Participation
 from roundelay.training.training_settings import CheckpointSettings, GuardSettings, KeepSettings
 
-__all__ = ["Job", "Training", "start_with"]
-
 
 class Training:
     """One learner's training by a job; `run` is the whole of it."""

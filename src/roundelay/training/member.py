@@ -17,8 +17,6 @@ from roundelay.training.event_order import Order, RecordedOrder, watch
 from roundelay.training.minibatch_tracker import MinibatchTracker
 from roundelay.training.rank_state import RankState
 
-__all__ = ["Member"]
-
 
 class Member:
     """A learner with its strategy, as a member of the ranks that train now.

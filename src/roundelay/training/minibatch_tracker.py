@@ -14,8 +14,6 @@ from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
 from roundelay.training.communicator_wrapper import WrappedCommunicator
 
-__all__ = ["MinibatchTracker"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from roundelay.task import Scores, Task, evaluate
 from roundelay.training.observer import Evaluation, Observer, Step
 from roundelay.training.training_settings import KeepSettings
 
-__all__ = ["ModelSelector"]
-
 
 @dataclass
 class ModelSelector:

@@ -11,8 +11,6 @@ from roundelay.learner import Learner
 from roundelay.runtime import Clock
 from roundelay.task import Scores
 
-__all__ = ["Evaluation", "Observer", "Step"]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -25,8 +25,6 @@ from roundelay.training.rank_state import RankState
 from roundelay.training.recovery import NEWCOMER_WAITS, MembershipPlan, make_plan, make_report, merge
 from roundelay.training.resumption import Resumption
 
-__all__ = ["Participation", "StateOwner", "Steps"]
-
 
 class StateOwner(Protocol):
     """An object whose state is part of checkpoints."""

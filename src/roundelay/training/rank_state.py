@@ -15,18 +15,6 @@ from roundelay.errors import CheckpointError
 from roundelay.learner import Learner
 from roundelay.strategy import Strategy
 
-__all__ = [
-    "RankState",
-    "capture_learner",
-    "capture_random",
-    "capture_strategy",
-    "restore_metrics",
-    "restore_random",
-    "restore_stateful",
-    "restore_strategy",
-    "restore_weights",
-]
-
 Tensors = dict[str, Tensor]
 Values = dict[str, Any]
 

@@ -18,8 +18,6 @@ from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.fingerprint import compare
 from roundelay.training.member import Member
 
-__all__ = ["NEWCOMER_WAITS", "MemberReport", "MembershipPlan", "make_plan", "make_report", "merge"]
-
 NEWCOMER_WAITS = "a newcomer waits to join"
 """The reason of a membership's end if no learner was lost."""
 

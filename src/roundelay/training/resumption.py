@@ -18,8 +18,6 @@ from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState, restore_stateful, restore_strategy, restore_weights
 from roundelay.training.recovery import MembershipPlan
 
-__all__ = ["Resumption"]
-
 logger = logging.getLogger(__name__)
 
 

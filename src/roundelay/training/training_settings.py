@@ -9,8 +9,6 @@ from msgspec import Meta
 
 from roundelay.config import Count, NonNegative, Positive, Settings
 
-__all__ = ["CheckpointSettings", "GuardSettings", "KeepSettings"]
-
 
 @dataclass(frozen=True)
 class CheckpointSettings(Settings):

@@ -29,8 +29,6 @@ from roundelay.training.member import Member
 from roundelay.training.participation import Participation
 from roundelay.user_loop.loaders import CommonBatches, PrivateBatches, is_private, make_common
 
-__all__ = ["JoinedLearner", "Minibatch", "join"]
-
 T = TypeVar("T")
 B = TypeVar("B")
 log = logging.getLogger(__name__)

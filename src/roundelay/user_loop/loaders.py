@@ -13,8 +13,6 @@ from torch.utils.data.distributed import DistributedSampler
 from roundelay.communicator import Communicator
 from roundelay.errors import SettingsError
 
-__all__ = ["CommonBatches", "PrivateBatches", "is_private", "make_common"]
-
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
 

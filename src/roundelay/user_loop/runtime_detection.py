@@ -12,10 +12,9 @@ from roundelay.runtime import Runtime
 from roundelay.runtimes.mpi import mpi_runtime as mpi
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import external_launch as given
-from roundelay.runtimes.processes.process_runtime import Options, from_environment
+from roundelay.runtimes.processes.options import Options
+from roundelay.runtimes.processes.process_runtime import from_environment
 from roundelay.runtimes.single_learner import LocalRuntime
-
-__all__ = ["detect_runtime"]
 
 _runs = itertools.count()  # of this process, which may join one after another
 

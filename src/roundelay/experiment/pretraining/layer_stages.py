@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from roundelay.experiment.settings import Experiment
     from roundelay.runtime import Runtime
 
-__all__ = [
-    "Pretraining",
-    "check",
-    "is_complete",
-    "is_wanted",
-    "pretrained",
-    "resume",
-    "stages_done",
-]
-
 log = logging.getLogger(__name__)
 Tensors = dict[str, Tensor]
 

@@ -15,8 +15,6 @@ from roundelay.experiment.pretraining.rbm_momentum import GuardedMomentum
 from roundelay.learner import Learner
 from roundelay.task import Scores, Task, seed_minibatch
 
-__all__ = ["RBMTask", "Shallow", "chain_of", "inputs_of"]
-
 MINIBATCHES_FOR_MOMENTS = 50
 """That mean and deviation of the inputs, or the mean activations of a layer, are taken from."""
 

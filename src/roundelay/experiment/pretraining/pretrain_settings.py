@@ -8,8 +8,6 @@ from typing import Literal
 from roundelay.config import Count, NonNegative, Positive, Settings
 from roundelay.experiment.pretraining.rbm_momentum import MomentumRamp
 
-__all__ = ["PretrainSettings"]
-
 
 @dataclass(frozen=True)
 class PretrainSettings(Settings):

@@ -10,8 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["RBM", "Visible"]
-
 Visible = Literal["gaussian", "bernoulli"]
 
 

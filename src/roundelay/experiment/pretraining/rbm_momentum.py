@@ -13,8 +13,6 @@ from roundelay.errors import SettingsError
 from roundelay.experiment.pretraining.rbm import RBM
 from roundelay.task import Scores
 
-__all__ = ["GuardedMomentum", "MomentumRamp"]
-
 
 @dataclass(frozen=True)
 class MomentumRamp:

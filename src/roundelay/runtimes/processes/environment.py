@@ -18,8 +18,6 @@ from roundelay.runtimes.processes.transport.key_value_store import (
     torch_message,
 )
 
-__all__ = ["World", "find", "first_of", "host_name", "local_address"]
-
 SLURM_PORTS = 20_000  # number of ports; the job's number selects one
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from roundelay.errors import CommunicationError
 from roundelay.runs.record import merge_records
 from roundelay.runtimes.processes.environment import World
-from roundelay.runtimes.processes.process_runtime import Options, ProcessRuntime, connect_world, from_environment
+from roundelay.runtimes.processes.options import Options
+from roundelay.runtimes.processes.process_runtime import ProcessRuntime, connect_world, from_environment
 from roundelay.runtimes.processes.transport.key_value_store import StoreGone
-
-__all__ = ["prepare", "rank_of"]
 
 POLL_SECONDS = 0.01
 

@@ -13,8 +13,6 @@ from roundelay.runs.record import Record
 from roundelay.runtimes.fault_plan import PlannedFault, check_all_fired
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
 
-__all__ = ["FaultInjector"]
-
 
 class FaultInjector:
     """The planned faults of the processes of one launcher, each injected at its time."""

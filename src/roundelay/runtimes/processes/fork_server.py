@@ -26,8 +26,6 @@ from typing import Any
 
 from roundelay.errors import CommunicationError
 
-__all__ = ["ForkServer", "lend_server"]
-
 PR_SET_PDEATHSIG = 1
 STANDARD_STREAMS = 3
 _LARGEST = 1 << 20

@@ -14,8 +14,6 @@ from roundelay.runtimes.entry_point import ErrorReport
 from roundelay.runtimes.processes.environment import local_address
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store, start_store
 
-__all__ = ["HostInfo", "Hosts", "fail_run", "rendezvous", "share"]
-
 POLL_SECONDS = 0.1
 CLOSE_SECONDS = 10.0
 

@@ -22,8 +22,6 @@ from roundelay.runtimes.processes.membership import current_id, latest_members, 
 from roundelay.runtimes.processes.options import Options, ProcessInfo
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, start_store
 
-__all__ = ["run"]
-
 WATCH_SECONDS = 0.25  # how often to check what is not told by the end of a process
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 RESTART_SECONDS = 1.0  # before the second restart of a learner; twice as long before each further one

@@ -18,8 +18,6 @@ from roundelay.runtimes.processes.options import Options, ProcessInfo
 from roundelay.runtimes.processes.process_runtime import ProcessRuntime
 from roundelay.runtimes.processes.transport.key_value_store import StoreGone, connect_store
 
-__all__ = ["work"]
-
 ENDED_BY_TERM = 128 + signal.SIGTERM
 logger = logging.getLogger(__name__)
 

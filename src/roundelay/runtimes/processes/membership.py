@@ -35,8 +35,6 @@ from roundelay.errors import CommunicationError
 from roundelay.runtime import MakePlan, as_newcomer
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, torch_message
 
-__all__ = ["GenerationAgreement", "MembershipProtocol", "RunFinished", "current_id", "latest_members", "report_death"]
-
 POLL_SECONDS = 0.002
 JOIN_SECONDS = 2.0
 MAX_KEPT_DECISIONS = 100

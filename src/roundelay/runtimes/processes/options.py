@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Options", "ProcessInfo", "TransportName"]
-
 TransportName = Literal["auto", "gloo", "shared"]
 
 

@@ -33,8 +33,6 @@ from roundelay.runtimes.processes.transport.torch_communicator import TorchCommu
 from roundelay.runtimes.wall_clock import TimeRecorder, WallClock
 from roundelay.strategy import Strategy
 
-__all__ = ["Endpoint", "Options", "ProcessInfo", "ProcessRuntime", "connect_world", "from_environment"]
-
 FLUSH_SECONDS = 1.0
 JOIN_SECONDS = 2.0
 

@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from roundelay.errors import Deadlock
 
-__all__ = ["VirtualFuture", "VirtualLoop", "VirtualTask"]
-
 T = TypeVar("T")
 
 

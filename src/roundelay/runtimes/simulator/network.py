@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from roundelay.runtimes.cluster import Cluster, NetworkLink
 from roundelay.runtimes.simulator.event_loop import VirtualLoop
 
-__all__ = ["SimulatedNetwork"]
-
 ROUNDING_SECONDS = 1e-9  # of a partition's end, which is no time
 
 

@@ -10,8 +10,6 @@ from roundelay.errors import Mismatch
 from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop
 from roundelay.strategy import Strategy
 
-__all__ = ["ReplayOrder"]
-
 
 class ReplayOrder:
     """Lets a learner's events happen in the order of ``tokens``: each waits for all before it."""

@@ -18,8 +18,6 @@ from roundelay.runtimes.simulator.network import SimulatedNetwork
 from roundelay.runtimes.simulator.recorded_order import ReplayOrder
 from roundelay.strategy import Strategy
 
-__all__ = ["SimulatedCluster", "SimulatedCommunicator", "SimulatedGroup", "SimulatedRank", "not_serving"]
-
 T = TypeVar("T")
 
 

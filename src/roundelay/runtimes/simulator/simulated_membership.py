@@ -20,8 +20,6 @@ from roundelay.runtimes.simulator.event_loop import VirtualFuture, VirtualLoop, 
 from roundelay.runtimes.simulator.network import SimulatedNetwork
 from roundelay.runtimes.simulator.simulated_communicator import SimulatedRank, not_serving
 
-__all__ = ["AnyFault", "SimulatedMembership"]
-
 RETRY_SECONDS = 1e-3
 AnyFault = Fault | Stop | NetworkPartition | SlowLink | Straggler
 

@@ -27,8 +27,6 @@ from roundelay.runtimes.simulator.simulated_membership import AnyFault, Simulate
 from roundelay.runtimes.weighted_mean import mean_of
 from roundelay.strategy import Strategy
 
-__all__ = ["SimulatedRuntime", "Simulation", "SimulationOutcome", "replay", "run_simulation", "simulate"]
-
 T = TypeVar("T")
 TraineeT = TypeVar("TraineeT", bound=Trainee)
 FORWARD = 1 / 3  # share of a gradient's time: the backward pass takes about twice as long
