@@ -18,7 +18,7 @@ from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies import Averaging, Synchronous
-from support import tiny_job
+from tiny_jobs import tiny_job
 
 
 def record(folder: Path, cluster: Cluster, learners: int = 2, steps: int = 60) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import decodable
+import decodable_run
 from roundelay.cli import main
 from roundelay.cli.decode import command as decode
 from roundelay.cli.export import command as export
@@ -22,8 +22,8 @@ GIVEN = ["--scale", "0.3", "--penalty", "0", "--prior", "0.5"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    shutil.copytree(decodable.place() / "run", tmp_path / "run", ignore=shutil.ignore_patterns("decode"))
-    (tmp_path / "data").symlink_to(decodable.place() / "data")
+    shutil.copytree(decodable_run.place() / "run", tmp_path / "run", ignore=shutil.ignore_patterns("decode"))
+    (tmp_path / "data").symlink_to(decodable_run.place() / "data")
     return tmp_path / "run"
 
 
@@ -37,7 +37,7 @@ def test_decode_reports_in_words_and_in_json(run: Path) -> None:
     said = call(decode, run, "--language", "flat", *GIVEN)
     assert said.startswith("0.00 % word errors on test with flat (95 %: 0.00 to 0.00); 0 of 11 words: 0 inserted")
     assert said.splitlines()[-1] == str(run / "decode" / "data-test-flat")
-    report = json.loads(call(decode, run, "--data", decodable.place() / "corpus", "--json", *GIVEN))
+    report = json.loads(call(decode, run, "--data", decodable_run.place() / "corpus", "--json", *GIVEN))
     assert report["language"] == "bigram"
     assert report["wer"] == 0
     assert report["folder"] == str(run / "decode" / "corpus-test-bigram")
@@ -53,7 +53,7 @@ def test_decode_compares_two_runs(run: Path, tmp_path: Path) -> None:
 
 
 def test_transcribe_prints_text_with_times(run: Path) -> None:
-    audio = decodable.place() / "corpus" / "test"
+    audio = decodable_run.place() / "corpus" / "test"
     words = dict(line.split(maxsplit=1) for line in (audio / "text").read_text().splitlines())
     name = sorted(words)[0]
     said = call(transcribe, run, audio / f"{name}.wav", "--language", "flat", *GIVEN)
@@ -66,7 +66,7 @@ def test_transcribe_prints_text_with_times(run: Path) -> None:
 
 
 def test_transcribe_takes_the_weights_that_another_run_chose(run: Path) -> None:
-    audio = sorted((decodable.place() / "corpus" / "test").glob("*.wav"))[0]
+    audio = sorted((decodable_run.place() / "corpus" / "test").glob("*.wav"))[0]
     with pytest.raises(DataError, match="no weights tuned for flat; decode with it first"):
         call(transcribe, run, audio, "--language", "flat", "--weights-of", run)
     call(decode, run, "--split", "dev", "--language", "flat")

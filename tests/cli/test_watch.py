@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command import ROUNDELAY
+from command_line import ROUNDELAY
 from roundelay.cli.text_plots import bar, curve, thin
 from roundelay.cli.watch import latest
 from roundelay.errors import CheckpointError, MissingExtra

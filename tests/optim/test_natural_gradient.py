@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import roundelay
-from cases import CASES, fitting, run_simulated
 from roundelay.errors import SettingsError
 from roundelay.experiment.settings import Experiment
 from roundelay.learner import Learner
@@ -22,8 +21,9 @@ from roundelay.optim.online_fisher import FisherSettings, OnlineFisher
 from roundelay.strategies import STRATEGIES, Averaging
 from roundelay.strategy import Strategy
 from roundelay.training.job import Job
-from stopping import BY_FRAMES, Stopped, run_in
-from support import sgd, tiny_job
+from stopped_simulations import BY_FRAMES, Stopped, run_in
+from strategy_cases import CASES, fitting, run_simulated
+from tiny_jobs import sgd, tiny_job
 
 SMALL = NaturalGradientSettings(rank_in=3, rank_out=3)
 PLAIN = NaturalGradientSettings(alpha=1e12, max_change_per_sample=0.0)

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from cases import SETTINGS
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
 from roundelay.planning.plan_text import answer, say_effect
 from roundelay.planning.ranking import PAPERS, make_plan, moved, sensitivity
@@ -14,6 +13,7 @@ from roundelay.planning.timing import fitted, period_of, time_strategy
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, Straggler
 from roundelay.strategies import ADPSGD, BMUF, STRATEGIES, Averaging, DelayByOne, Hierarchical, Synchronous
 from roundelay.strategy import Strategy, period_setting
+from strategy_cases import SETTINGS
 
 WIDE = Cluster(
     nodes=8,

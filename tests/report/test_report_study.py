@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from report_files import HOSTILE, write_study
-
 from roundelay.report.report_writer import make_report_data, write_report
 
 

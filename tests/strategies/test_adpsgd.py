@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadratic import scattered, walk
+from quadratic_task import scattered, walk
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink
 from roundelay.strategies import ADPSGD, PairwiseADPSGD, RandomADPSGD
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
-from support import simulated, tiny_job
+from tiny_jobs import simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:

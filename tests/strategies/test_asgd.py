@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.errors import SettingsError
 from roundelay.optim.schedules import ExponentialDecay
 from roundelay.runs.record import Record
@@ -17,7 +17,7 @@ from roundelay.runtimes.cluster import Cluster, Compute
 from roundelay.strategies import ASGD, Synchronous, UpdatesASGD
 from roundelay.strategy import Strategy
 from roundelay.training.job import Job
-from support import adamw, sgd, simulated, tiny_job
+from tiny_jobs import adamw, sgd, simulated, tiny_job
 
 
 def figures(job: Job, learners: int, name: str, cluster: Cluster | None = None) -> list[float]:

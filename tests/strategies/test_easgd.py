@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.errors import SettingsError
 from roundelay.strategies import EASGD, SynchronousEASGD
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:

@@ -25,7 +25,7 @@ from roundelay.strategies.topologies import (
 )
 from roundelay.strategy import Strategy
 from roundelay.theory.consensus import consensus, curve, formula, measure, noise_gain, pairwise, steps_to, together
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 33)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command import ROUNDELAY
+from command_line import ROUNDELAY
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.strategies import STRATEGIES
 from roundelay.study.definition import Study
