@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from roundelay.errors import SettingsError
-from roundelay.models.base import Activation, activation, init_weights
+from roundelay.models.base import Activation, activation, init_weights, stack
 from roundelay.models.dnn import DNNSettings
 
 
@@ -35,3 +35,8 @@ def test_a_setting_below_its_bound_is_named() -> None:
     DNNSettings(width=1).at_least(width=1)
     with pytest.raises(SettingsError, match="width must be at least 1, not 0"):
         DNNSettings(width=0).at_least(layers=0, width=1)
+
+
+def test_stacking_repeats_the_last_frame() -> None:
+    x = torch.arange(5.0).view(1, 5, 1)
+    assert stack(x, 3).tolist() == [[[0, 1, 2], [3, 4, 4]]]

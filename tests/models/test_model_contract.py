@@ -10,14 +10,9 @@ from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
 from roundelay.models import MODELS, build_model, model_settings
-from roundelay.models.base import stack
+from tiny_models import built
 
 NAMES = sorted(MODELS)
-
-
-def built(name: str, inputs: int = 24, outputs: int = 7, **settings: Any) -> Any:
-    torch.manual_seed(1)
-    return build_model({"name": name, "preset": "tiny", **settings}, inputs, outputs)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,44 +56,6 @@ def test_padding_does_not_change_the_scores_of_what_counts(name: str) -> None:
     padded = torch.cat([torch.cat([one, torch.randn(1, 5, 24)], 1), torch.randn(1, 14, 24)])
     alone, together = model(one, torch.tensor([9])), model(padded, torch.tensor([9, 14]))
     torch.testing.assert_close(together[:1, :9], alone, rtol=1e-4, atol=1e-5)
-
-
-def test_dnn_reads_a_spliced_window_oldest_frame_first() -> None:
-    model = built("dnn", inputs=3, batch_norm=False).eval()
-    x = torch.randn(1, 9, 3)
-    whole = model(x)
-    for frame in range(5):
-        spliced = x[:, frame : frame + 5].reshape(1, 15)
-        torch.testing.assert_close(whole[:, frame], model.output(model.hidden(spliced)))
-
-
-def test_a_later_frame_reaches_a_unidirectional_lstm_no_further_than_its_delay() -> None:
-    model = built("lstm", bidirectional=False, right=3).eval()
-    x = torch.randn(1, 13, 24)
-    changed = x.clone()
-    changed[:, 9] += 1.0
-    differ = (model(x) - model(changed)).abs().amax(2)[0] > 1e-7
-    assert differ.tolist() == [frame + 3 >= 9 for frame in range(10)]
-
-
-def test_the_context_of_a_tdnn_is_all_that_it_sees() -> None:
-    model = built("tdnn").eval()
-    x = torch.randn(1, 2 * model.left + 6, 24)
-    changed = x.clone()
-    changed[:, 0] += 1.0
-    assert ((model(x) - model(changed)).abs().amax(2)[0] > 1e-7).tolist() == [True] + [False] * 5
-
-
-def test_conformer_scores_follow_a_shift_in_time() -> None:
-    model = built("conformer").eval()
-    query, key = torch.randn(2, 1, 2, 6, 4)
-    from roundelay.models.conformer import _rotate
-
-    scores = _rotate(query) @ _rotate(key).mT
-    later_query, later_key = (nn.functional.pad(x, (0, 0, 5, 0)) for x in (query, key))
-    late = (_rotate(later_query) @ _rotate(later_key).mT)[..., 5:, 5:]
-    torch.testing.assert_close(late, scores, rtol=1e-4, atol=1e-5)
-    assert model.framewise is False
 
 
 @pytest.mark.slow
@@ -145,8 +102,3 @@ def test_what_cannot_be_built_is_named(table: dict[str, Any], said: str) -> None
 def test_what_is_given_overrides_the_preset() -> None:
     settings = model_settings({"name": "lstm", "preset": "small", "cells": 7})
     assert (settings.cells, settings.fold) == (7, 3)  # type: ignore[attr-defined]  # an LSTM's
-
-
-def test_stacking_repeats_the_last_frame() -> None:
-    x = torch.arange(5.0).view(1, 5, 1)
-    assert stack(x, 3).tolist() == [[[0, 1, 2], [3, 4, 4]]]

@@ -12,10 +12,7 @@ import pytest
 
 from report_files import HOSTILE, decode_run, write_run
 from roundelay.errors import SettingsError
-from roundelay.report.event_tables import holm
-from roundelay.report.html_page import embed
 from roundelay.report.report_writer import find_runs, make_report_data, make_sections, write_report
-from roundelay.report.tables import Item, Line, Table, to_csv, to_html
 
 
 class Page(HTMLParser):
@@ -142,19 +139,6 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert page.data["page"]["strategies"] == [HOSTILE]  # type: ignore[index]
 
 
-def test_data_cannot_end_its_element() -> None:
-    text = embed('a"b', {"x": "</script><!--", "y": "\u2028"})
-    assert text.count("</script>") == 1
-    assert "<!--" not in text
-    assert "\u2028" not in text
-
-
-def test_spreadsheets_get_no_formulas() -> None:
-    table = Table("t", "T", "", ["a", "b"], [Line([Item("=1+1"), Item("-5", -5.0)])])
-    assert list(csv.reader(io.StringIO(to_csv(table)))) == [["a", "b"], ["'=1+1", "-5.0"]]
-    assert "&lt;b&gt;" in to_html(Table("t", "T", "", ["<b>"], []))
-
-
 def test_runs_in_any_state_are_shown_as_what_they_are(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     write_run(runs / "good", "bmuf", 2)
@@ -236,11 +220,6 @@ def test_decodings_that_cannot_be_compared_are_said(tmp_path: Path) -> None:
     (tmp_path / "bmuf" / "decode" / "tiny-test-bigram" / "utterances.jsonl").write_text('{"utterance": "u0", "refer')
     page = write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
     assert "Could not compare" in page
-
-
-def test_holm_adjusts_for_how_many_there_are() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
 @pytest.mark.slow

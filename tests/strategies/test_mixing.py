@@ -15,14 +15,7 @@ from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, NetworkLink
 from roundelay.strategies import ADPSGD, DPSGD, SGP, Averaging, GossipPGA, RandomADPSGD
 from roundelay.strategies.mixing import MatrixMixing, Mixing, check_matrix, contraction
-from roundelay.strategies.topologies import (
-    TOPOLOGIES,
-    Bipartite,
-    ExponentialGraph,
-    FixedGraph,
-    Ring,
-    find_topology,
-)
+from roundelay.strategies.topologies import TOPOLOGIES, Bipartite, ExponentialGraph, FixedGraph, Ring, find_topology
 from roundelay.strategy import Strategy
 from roundelay.theory.consensus import consensus, curve, formula, measure, noise_gain, pairwise, steps_to, together
 from tiny_jobs import sgd, simulated, tiny_job

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import click
+from click.testing import CliRunner
+
 from roundelay.cli import main
 
 ROUNDELAY = [sys.executable, "-m", "roundelay"]
@@ -51,3 +54,10 @@ def _logged_to(stream: io.TextIOWrapper) -> Iterator[None]:
 def _text_of(stream: io.TextIOWrapper) -> str:
     assert isinstance(stream.buffer, io.BytesIO)
     return stream.buffer.getvalue().decode()
+
+
+def invoke(command: click.Command, *arguments: object) -> str:
+    """Call a command in this process; return what it prints."""
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout

@@ -80,3 +80,19 @@ def write_split_files(folder: Path, *names: str, rate: int = 16000) -> Path:
     write_lines(folder / "text", *(f"{name} HELLO WORLD" for name in names))
     write_lines(folder / "utt2spk", *(f"{name} {name.partition('-')[0]}" for name in names))
     return folder
+
+
+def write_librispeech(root: Path) -> Path:
+    """Write a tiny folder of the shape of LibriSpeech."""
+    for part, speaker in (
+        ("train-clean-5", "1088"),
+        ("train-other-500", "20"),
+        ("dev-clean-2", "1272"),
+        ("test-other", "367"),
+    ):
+        chapter = root / "LibriSpeech" / part / speaker / "134315"
+        names = [f"{speaker}-134315-{i:04d}" for i in range(2)]
+        for name in names:
+            write_audio(chapter / f"{name}.flac")
+        write_lines(chapter / f"{speaker}-134315.trans.txt", *(f"{name} AS YOU KNOW" for name in names))
+    return root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -113,3 +114,10 @@ def _targets(data: PreparedData, name: str, objective: str) -> torch.Tensor:
     for phone, begin, end in data.phones("train")[name]:
         labels[begin : (begin + end + 1) // 2] = phone
     return torch.from_numpy(labels)
+
+
+def copy_run(folder: Path) -> Path:
+    """Copy the run without what was decoded by it, beside a link to its data; return the copy."""
+    shutil.copytree(place() / "run", folder / "run", ignore=shutil.ignore_patterns("decode"))
+    (folder / "data").symlink_to(place() / "data")
+    return folder / "run"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-import tone_corpus
 from roundelay.errors import DataError, SettingsError
 from roundelay.speech.decoding.beam_search import (
     BestPath,
@@ -22,29 +18,11 @@ from roundelay.speech.decoding.beam_search import (
     repeat_sentences,
 )
 from roundelay.speech.decoding.nbest import n_best
-from roundelay.speech.language import ngram
 from roundelay.speech.language.context_expansion import StateNetwork
 from roundelay.speech.language.decoding_graph import build_ctc_graph, build_graph, from_fst, to_fst
-from roundelay.speech.language.lexicon import Lexicon
+from small_graphs import LEXICON, WIDE, Monophones, Scores, model, random_network, scores_of
 
-Scores = npt.NDArray[np.float32]
-WIDE = Pruning(beam=1000.0, max_active=1_000_000)
 Found = tuple[float, tuple[int, ...]]
-LEXICON = Lexicon({word: [tuple(phones)] for word, phones in tone_corpus.LEXICON.items()})
-
-
-class Monophones:
-    """Three states a phone, whatever its neighbours."""
-
-    num_senones = 3 * len(LEXICON.phones)
-
-    def senones(self, left: int, centre: int, right: int) -> tuple[int, int, int]:
-        return 3 * centre, 3 * centre + 1, 3 * centre + 2
-
-
-def model() -> ngram.NgramModel:
-    texts = [["SEE", "MA"], ["MA", "AS", "ME"], ["SEE", "ME"], ["ME"], ["AS", "SEE"]]
-    return ngram.kneser_ney(ngram.count(texts, 2), LEXICON.words)
 
 
 def exhaustive(network: StateNetwork, scores: Scores) -> Found:
@@ -79,45 +57,6 @@ def closure(network: StateNetwork, best: dict[int, Found]) -> dict[int, Found]:
             if not label and keep(best, target, (cost + weight, words + ((output,) if output else ()))):
                 queue.append(target)
     return best
-
-
-def all_sequences(network: StateNetwork, scores: Scores) -> dict[tuple[int, ...], float]:
-    """The cost of the best path of each word sequence, by following every path; the graph has no epsilon cycle."""
-    found: dict[tuple[int, ...], float] = {}
-
-    def follow(state: int, frame: int, cost: float, words: tuple[int, ...]) -> None:
-        if frame == len(scores) and state in network.finals:
-            found[words] = min(found.get(words, math.inf), cost + network.finals[state])
-        for label, output, weight, target in network.arcs[state]:
-            if label and frame == len(scores):
-                continue
-            said = words + ((output,) if output else ())
-            heard = float(scores[frame, label - 1]) if label else 0.0
-            follow(target, frame + bool(label), cost + weight - heard, said)
-
-    follow(0, 0, 0.0, ())
-    return found
-
-
-def random_network(rng: np.random.Generator, outputs: int, states: int = 7) -> StateNetwork:
-    """A random graph with words on some arcs, loops, and epsilons that only lead onwards."""
-    network = StateNetwork([[] for _ in range(states)])
-    for state in range(states):
-        for _ in range(3):
-            label = int(rng.integers(0, outputs + 1))
-            target = int(rng.integers(states))
-            if not label and target <= state:
-                label = 1
-            network.arcs[state].append((label, int(rng.integers(4)), float(rng.exponential()), target))
-    network.arcs[0].append((1, 0, 0.5, states - 1))
-    network.arcs[states - 1].append((1, 0, 0.5, states - 1))
-    network.finals = {states - 1: 0.25, 1: 0.5}
-    return network
-
-
-def scores_of(rng: np.random.Generator, frames: int, outputs: int) -> Scores:
-    logits = 3 * rng.standard_normal((frames, outputs))
-    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True), np.float32)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -175,26 +114,6 @@ def test_several_sentences_as_by_exhaustive_search(seed: int) -> None:
     assert found.words == list(words)
     assert found.cost <= best_path(graph, scores, WIDE).cost + 1e-3, "one sentence is still possible"
     assert from_fst(graph).num_arcs == network.num_arcs - len(network.finals), "the graph itself is unchanged"
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_n_best_are_those_of_all_paths(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    network = random_network(rng, outputs=3, states=5)
-    scores = scores_of(rng, 5, 3)
-    expected = sorted((cost, words) for words, cost in all_sequences(network, scores).items())[:5]
-    found = n_best(to_fst(network), scores, Pruning(beam=100.0), 5)
-    assert [best.cost for best in found] == pytest.approx([cost for cost, _ in expected], abs=1e-3)
-    assert [tuple(best.words) for best in found] == [words for _, words in expected]
-
-
-def test_the_first_of_n_best_is_the_best() -> None:
-    graph = build_graph(LEXICON, model(), Monophones())
-    scores = scores_of(np.random.default_rng(4), 60, largest_input(graph))
-    several, best = n_best(graph, scores, Pruning(beam=60.0), 4), best_path(graph, scores, WIDE)
-    assert several[0].words == best.words
-    assert several[0].cost == pytest.approx(best.cost, abs=1e-2)
-    assert len({tuple(one.words) for one in several}) == len(several) == 4
 
 
 def test_a_narrow_beam_still_gives_a_path() -> None:

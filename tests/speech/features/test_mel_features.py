@@ -11,8 +11,6 @@ import pytest
 
 from roundelay.errors import SettingsError
 from roundelay.speech.features.mel_features import FeatureSettings, append_deltas, extract, num_frames, splice
-from roundelay.speech.features.normalisation import Moments, moments_group, pool_moments
-from roundelay.speech.features.speed_perturbation import change_speed, copy_name
 
 Array = npt.NDArray[np.float32]
 
@@ -120,35 +118,3 @@ def test_splice_repeats_the_ends() -> None:
     x = np.arange(4, dtype=np.float32)[:, None]
     assert splice(x, 2, 1).tolist() == [[0, 0, 0, 1], [0, 0, 1, 2], [0, 1, 2, 3], [1, 2, 3, 3]]
     assert splice(x[:0], 2, 1).shape == (0, 4)
-
-
-def test_moments_add_up() -> None:
-    x = np.random.default_rng(0).normal(5, 3, (500, 4)).astype(np.float32)
-    moments = Moments.from_frames(x[:100]) + Moments.from_frames(x[100:])
-    normal = moments.apply(x)
-    np.testing.assert_allclose(normal.mean(0), 0, atol=1e-5)
-    np.testing.assert_allclose(normal.std(0), 1, atol=1e-5)
-    constant = np.full((5, 4), 7, np.float32)
-    assert np.all(Moments.from_frames(constant).apply(constant) == 0)
-
-
-def test_groups_of_normalisation() -> None:
-    assert moments_group("speaker", "s") == "s"
-    assert moments_group("global", "s") == ""
-    one = Moments.from_frames(np.ones((2, 1), np.float32))
-    counts = {name: moments.count for name, moments in pool_moments([("a", one), ("b", one), ("a", one)]).items()}
-    assert counts == {"a": 4, "b": 2}
-
-
-def test_speed_changes_length_and_pitch() -> None:
-    rate = 16000
-    tone = np.sin(2 * np.pi * 500 * np.arange(rate) / rate).astype(np.float32)
-    slow = change_speed(tone, 0.9, rate)
-    assert abs(len(slow) - rate / 0.9) <= 1
-    spectrum = np.abs(np.fft.rfft(slow))
-    assert abs(np.argmax(spectrum) * rate / len(slow) - 450) < 2
-    assert change_speed(tone, 1.0, rate) is tone
-    assert copy_name("u", 0.9) == "sp0.9-u"
-    assert copy_name("u", 1.0) == "u"
-    with pytest.raises(SettingsError, match="speed"):
-        change_speed(tone, 3.0, rate)

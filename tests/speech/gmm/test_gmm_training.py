@@ -6,7 +6,6 @@ import gzip
 import importlib.util
 import re
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,71 +13,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from artificial_speech import LEXICON, SETTINGS, agreement, speech, trained
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.gmm.alignment import Alignments, SegmentAgreement, compare_segments
+from roundelay.speech.gmm.alignment import SegmentAgreement, compare_segments
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import Tree
-from roundelay.speech.gmm.front_end import FrontEnd
 from roundelay.speech.gmm.gmm_training import GmmSettings, equal_alignment, train_gmm
-from roundelay.speech.gmm.hmm_gmm import HmmGmm, ModelLexicon
-
-NAMES = ["sil", "a", "e", "i", "o", "u"]
-SETTINGS = GmmSettings(
-    input="mfcc", num_senones=24, num_gaussians=40, mono_gaussians=24, mono_iterations=8, iterations=5, num_projected=6
-)
-
-
-LEXICON = ModelLexicon(
-    NAMES, {"AE": [("a", "e")], "IO": [("i", "o"), ("i", "u")], "U": [("u",)], "EA": [("e", "a", "i")]}
-)
-
-
-@dataclass
-class Speech:
-    features: dict[str, Array]
-    transcripts: dict[str, list[str]]
-    speakers: dict[str, str]
-    truth: dict[str, list[tuple[str, int, int]]]
-
-
-@cache
-def speech(count: int = 60, seed: int = 0) -> Speech:
-    """Utterances of four speakers, each with a transform of its own; every HMM state has a mean of its own."""
-    rng = np.random.default_rng(seed)
-    means = rng.normal(0, 4, (len(NAMES), 3, 4))
-    turns = [np.eye(4) + 0.15 * rng.standard_normal((4, 4)) for _ in range(4)]
-    made = Speech({}, {}, {}, {})
-    words = list(LEXICON.pronunciations)
-    for n in range(count):
-        name = f"s{n % 4}-{n:03d}"
-        said = [words[i] for i in rng.integers(0, 4, rng.integers(1, 4))]
-        phones = [0]
-        for word in said:
-            variants = LEXICON.pronunciations[word]
-            phones += [NAMES.index(p) for p in variants[rng.integers(len(variants))]]
-            phones += [0] * int(rng.random() < 0.4)
-        phones = [*phones, 0] if phones[-1] else phones
-        rows: list[Array] = []
-        segments = []
-        for phone in phones:
-            begin = len(rows)
-            for state in range(3):
-                rows += [means[phone, state] + rng.standard_normal(4) for _ in range(rng.integers(2, 6))]
-            segments.append((NAMES[phone], begin, len(rows)))
-        made.features[name] = (np.array(rows) @ turns[n % 4].T).astype(np.float32)
-        made.transcripts[name], made.speakers[name], made.truth[name] = said, f"s{n % 4}", segments
-    return made
-
-
-@cache
-def trained(adapt: bool = False) -> HmmGmm:
-    data = speech()
-    settings = GmmSettings(**{**SETTINGS.__dict__, "adapt": adapt})
-    return train_gmm(data.features, data.transcripts, data.speakers, LEXICON, settings)
-
-
-def agreement(alignments: Alignments, data: Speech) -> SegmentAgreement:
-    return sum((compare_segments(alignments.segments(u), data.truth[u]) for u in alignments), SegmentAgreement())
 
 
 @pytest.mark.parametrize("adapt", [False, True])
@@ -92,25 +32,6 @@ def test_true_alignment_is_found_from_a_flat_start(adapt: bool) -> None:
         assert senones.dtype == np.int32
         assert 0 <= senones.min() <= senones.max() < trained(adapt).tree.num_senones
         assert [word for word, _, _ in alignments.words(utterance)] == data.transcripts[utterance]
-
-
-def test_new_speech_without_speakers_is_aligned() -> None:
-    data = speech(12, seed=0)
-    alignments = trained(True).align(data.features, data.transcripts)
-    assert agreement(alignments, data).frame_share > 0.8
-
-
-def test_adaptation_raises_the_likelihood_of_the_path() -> None:
-    data, model = speech(), trained(True)
-    transforms = model.speaker_transforms(data.features, data.transcripts, data.speakers)
-    assert set(transforms.matrices) == {"s0", "s1", "s2", "s3"}
-    plain = model.align(data.features, data.transcripts)
-    adapted = model.align(data.features, data.transcripts, data.speakers)
-    gained = 0.0
-    for utterance, speaker in data.speakers.items():
-        jacobian = np.linalg.slogdet(transforms.matrices[speaker][:, :-1])[1] * len(data.features[utterance])
-        gained += adapted.path(utterance).score + jacobian - plain.path(utterance).score
-    assert gained > 0
 
 
 def test_settings_and_seed_decide_the_model() -> None:
@@ -150,23 +71,6 @@ def test_progress_is_told_stage_by_stage() -> None:
     assert seen[0] == ("monophones", 1, 8)
     assert seen[-1] == ("triphones", 5, 5)
     assert len(seen) == 13
-
-
-@pytest.mark.parametrize("adapt", [False, True])
-def test_model_comes_back_from_its_folder(tmp_path: Path, adapt: bool) -> None:
-    data, model = speech(), trained(adapt)
-    model.save(tmp_path / "gmm")
-    copy = HmmGmm.load(tmp_path / "gmm")
-    before = model.align(data.features, data.transcripts, data.speakers)
-    after = copy.align(data.features, data.transcripts, data.speakers)
-    assert all(np.array_equal(before[u], after[u]) for u in data.features)
-    assert copy.tree.senones(1, 2, 3) == model.tree.senones(1, 2, 3)
-
-
-def test_scores_cover_all_senones() -> None:
-    data, model = speech(), trained()
-    frames = model.model.front_end(data.features["s0-000"], None)
-    assert model.scores(frames).shape == (len(frames), model.tree.num_senones)
 
 
 def test_utterance_too_short_is_listed_with_the_reason() -> None:
@@ -255,18 +159,6 @@ def test_flat_start_on_a_sample_trains_on_all() -> None:
     settings = GmmSettings(**{**SETTINGS.__dict__, "mono_hours": 0.004})
     model = train_gmm(data.features, data.transcripts, data.speakers, LEXICON, settings)
     assert agreement(model.align(data.features, data.transcripts, data.speakers), data).frame_share > 0.9
-
-
-def test_log_mel_input_is_turned_into_cepstra() -> None:
-    """An orthonormal DCT of 6 energies to 6 cepstra keeps the energy of each frame."""
-    x = np.random.default_rng(0).standard_normal((9, 6)).astype(np.float32)
-    cepstra = FrontEnd(input="fbank", num_cepstra=6).cepstra(x)
-    assert np.allclose((cepstra**2).sum(1), (x**2).sum(1), rtol=1e-4)
-    assert np.allclose(cepstra[:, 0], x.sum(1) / np.sqrt(6), atol=1e-4)
-    assert FrontEnd(input="fbank", num_cepstra=4)(x, None).shape == (9, 12)
-    assert np.array_equal(FrontEnd(input="final")(x, None), x)
-    with pytest.raises(DataError, match="7 cepstra cannot be made of 6"):
-        FrontEnd(input="fbank", num_cepstra=7).cepstra(x)
 
 
 @cache

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 
-from roundelay.errors import DataError
 from roundelay.speech.gmm import viterbi
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.arrays import Array
@@ -155,27 +154,3 @@ def test_long_utterances_keep_their_precision() -> None:
     path = search([graph], [scores], moves)[0]
     assert path is not None
     assert path.score == pytest.approx(-800_000 + 10_000 * math.log(0.5) + 2 * math.log(0.5), abs=1.0)
-
-
-def test_monophone_graph_has_one_copy_of_each_phone() -> None:
-    graph = GraphBuilder(Tree.monophone(PHONES))(Spelling(LEXICON)("u", ["ab", "c", "a"]))
-    assert graph.phones.tolist() == [0, 1, 2, 0, 3, 4, 3, 0, 1, 0]
-
-
-def test_word_without_pronunciation_names_utterance_and_word() -> None:
-    spelling = Spelling(LEXICON)
-    for word in ("zebra", "none"):
-        with pytest.raises(DataError, match=f"u7: '{word}' has no pronunciation"):
-            spelling("u7", ["a", word])
-
-
-def test_unknown_phone_in_the_lexicon_is_named() -> None:
-    with pytest.raises(DataError, match="'ax' has the unknown phone 'x'"):
-        Spelling(ModelLexicon(["sil", "a"], {"ax": [("a", "x")]}))
-
-
-def test_transitions_are_probabilities() -> None:
-    moves = Transitions.estimate(np.array([[0.0, 0.0], [1e6, 0.0], [5.0, 5.0]]))
-    assert np.allclose(np.exp(moves.stay) + np.exp(moves.leave), 1.0)
-    assert np.exp(moves.stay)[0] == pytest.approx(0.75)
-    assert np.exp(moves.stay)[1] == pytest.approx(0.99)
