@@ -19,13 +19,6 @@ def test_two_steps_by_hand() -> None:
     assert path.consensus == 1.375
 
 
-def test_two_synchronous_steps_by_hand() -> None:
-    # step 2: 2 - 2/4 - 2/2 = 0.5 and 4 - 4/4 + 12/2 = 9; beta = 1/2: centre at half of the mean of 2 and 4
-    path = walk(SynchronousEASGD(period=1, elasticity=0.25), [4, 8, 0, 16], 2)
-    assert path.weights == {0: [2, 0.5], 1: [4, 9]}
-    assert path.consensus == 1.5
-
-
 @pytest.mark.parametrize("kind", [EASGD, SynchronousEASGD])
 def test_momentum_by_hand(kind: type[EASGD]) -> None:
     # v = -(0 - 4)/2 = 2, x = 2; gradient at 2 + 2/2 = 3: v = 2/2 - 3/2 = -0.5, x = 1.5

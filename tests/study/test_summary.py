@@ -10,7 +10,7 @@ import pytest
 
 from roundelay.errors import CheckpointError
 from roundelay.runs.target import Point
-from roundelay.study.statistics import chance, compare_times, settled, spread
+from roundelay.study.statistics import settled
 from roundelay.study.summary import summarise
 from study_files import fake_cell, plan_cell, write_folder
 
@@ -158,15 +158,6 @@ def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
         summarise(tmp_path)
 
 
-def test_spreads_count_misses_as_larger_than_anything() -> None:
-    assert spread([3.0, None, 1.0])["median"] == 3.0
-    assert spread([3.0, None, 1.0])["high"] is None
-    assert spread([None, None, 1.0])["median"] is None
-    assert spread([2.0, 1.0])["median"] == 1.5
-    assert spread([2.0, None])["median"] is None
-    assert spread([])["median"] is None
-
-
 def test_a_trial_is_judged_by_more_than_its_last_evaluation() -> None:
     def points(*errors: float) -> list[Point]:
         return [{"frames": 0.0, "minibatch": k, "seconds": 0.0, "scores": {"error": e}} for k, e in enumerate(errors)]
@@ -197,13 +188,3 @@ def test_what_was_tried_and_chosen(tmp_path: Path) -> None:
     assert any("the mean of its last 3 evaluations" in note for note in summary["notes"])
     fake_cell(tmp_path, cells[4] | {"rate": 0.2}, [0.4, 0.1])
     assert summarise(tmp_path)["trials"][0]["chosen"] == 0.2  # as it was run
-
-
-def test_certainty() -> None:
-    assert compare_times(spread([1.0, 1.1, 1.2]), spread([1.3, 1.4, None])) == "clear"
-    assert compare_times(spread([1.0, 1.2, 1.4]), spread([1.1, 1.3, 1.5])) == "likely"
-    assert compare_times(spread([1.0, 1.6, 1.4]), spread([1.1, 1.3, 1.5])) == "open"
-    assert compare_times(spread([1.0]), spread([2.0])) == "open"
-    assert chance([1, 2, 3], [4, 5, 6]) == pytest.approx(1 / 20)
-    assert chance([1, 1], [1, 1]) == 1.0
-    assert chance([1] * 9, [2] * 9) is None

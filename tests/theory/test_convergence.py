@@ -11,7 +11,6 @@ from roundelay.strategies.topologies import find_topology
 from roundelay.theory import convergence
 from roundelay.theory.consensus import noise_gain
 from roundelay.theory.convergence import Problem
-from roundelay.theory.plot import terminal
 
 RING = Mixing(find_topology("ring"))
 
@@ -62,14 +61,3 @@ def test_what_cannot_be() -> None:
         convergence(1.0, 4, iterations=0)
     with pytest.raises(SettingsError, match="smoothness must be above 0, not -1"):
         Problem(smoothness=-1)
-
-
-def test_a_terminal_plot_has_the_curves_where_they_belong() -> None:
-    drawn = terminal({"slow": [0.9**k for k in range(100)], "fast": [0.3**k for k in range(100)]}, width=40, height=10)
-    lines = drawn.splitlines()
-    assert len(lines) == 13
-    assert lines[0].startswith(" 100 %")
-    assert "o slow  x fast" in lines[-1]
-    assert sum(line.count("o") for line in lines[:10]) >= 30
-    lowest = max(k for k, line in enumerate(lines[:10]) if "o" in line)
-    assert lines[lowest].startswith("   1 %") or lowest > 7

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from command_line import ROUNDELAY
+from pretraining_experiment import TASK, experiment
 from roundelay import config
 from roundelay.cli.train import command
 from roundelay.errors import CheckpointError, SettingsError
@@ -23,36 +24,11 @@ from roundelay.experiment.backends import RunOptions
 from roundelay.experiment.launch import run as run_again
 from roundelay.experiment.launch import train
 from roundelay.experiment.pretraining.layer_stages import Pretraining, pretrained, stages_done
-from roundelay.experiment.pretraining.layer_tasks import chain_of, inputs_of
 from roundelay.experiment.pretraining.rbm import RBM
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtimes.mpi.mpi_launcher import find_mpiexec
 from roundelay.strategies import STRATEGIES
-from strategy_cases import SETTINGS
-
-TASK = {
-    "name": "tiny",
-    "frames_per_epoch": 480,
-    "batch": 16,
-    "hidden": [10, 8],
-    "classes": 5,
-    "features": 6,
-    "activation": "sigmoid",
-}
-
-
-def experiment(kind: str = "rbm", strategy: str = "synchronous", learners: int = 1, **settings: Any) -> Experiment:
-    return Experiment.of(
-        {
-            "task": TASK | settings.pop("task", {}),
-            "optimizer": {"name": "SGD", "lr": 0.5},
-            "strategy": {"name": strategy, **SETTINGS.get(strategy, {})},
-            "learners": learners,
-            "pretrain": {"kind": kind, "rate": 0.1, "first_rate": 0.05} | settings.pop("pretrain", {}),
-            **settings,
-        }
-    )
 
 
 def run(asked: Experiment, folder: Path) -> dict[str, Any]:
@@ -240,16 +216,6 @@ def test_several_hosts_are_refused_with_advice(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_listens_to_a_layer_without_disturbing_the_model() -> None:
-    task = experiment(task={"dropout": 0.5}).make_task()
-    model = task.make_module().train()
-    rows = inputs_of(task, model, "3", 0)
-    assert rows.shape == (16, 10)
-    assert torch.equal(rows, inputs_of(task, model, "3", 0))  # no dropout
-    assert model.training
-    assert not any(layer._forward_pre_hooks for layer in model.modules())
-
-
 # -- what cannot be ---------------------------------------------------------------------------------------------------
 
 
@@ -265,23 +231,6 @@ def test_layers_are_trained_at_the_scaled_rate() -> None:
     asked = experiment("layerwise", "averaging", learners=4, rate={"scale": "learners"})
     job = Pretraining(asked).job(0)
     assert job.optimizer(job.task.make_module()).param_groups[0]["lr"] == pytest.approx(4 * 0.05)
-
-
-def test_models_that_cannot_be_pretrained() -> None:
-    with pytest.raises(SettingsError, match="sigmoid behind it, which 0 has not"):
-        Pretraining(experiment(task={"activation": "relu"}))
-    with pytest.raises(SettingsError, match="chain of Linear layers.*lstm is LSTM"):
-        Pretraining(experiment(task={"model": "lstm"}))
-    with pytest.raises(SettingsError, match="2 hidden layers can have 1 of them pre-trained by layerwise, not 2"):
-        Pretraining(experiment("layerwise", pretrain={"layers": 2}))
-    with pytest.raises(SettingsError, match="no hidden layer"):
-        chain_of(nn.Sequential(nn.Linear(2, 2)))
-
-
-@pytest.mark.parametrize("wrong", [{"epochs": 0.0}, {"rate": -1.0}, {"layers": 0}, {"l2": -1.0}])
-def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"pretrain: {next(iter(wrong))} must be"):
-        experiment(pretrain=wrong)
 
 
 def test_weights_that_are_missing_or_another_models(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import subprocess
 import xml.etree.ElementTree as ET
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,6 @@ from roundelay.speech.features.array_store import shard_name, write_store
 from roundelay.speech.language.lexicon import Lexicon
 from roundelay.speech.preparation.data_summary import check_prepared, draw_utterance, phone_durations, summary_lines
 from roundelay.speech.preparation.pipeline import open_prepared, prepare
-from roundelay.speech.preparation.utterance_picture import Picture, colours, draw, png
 
 
 @pytest.fixture(scope="module")
@@ -109,19 +106,3 @@ def test_picture_shows_the_words_and_stands_alone(prepared: Path) -> None:
     assert (prepared / "picture.svg").read_text().startswith("<svg")
     with pytest.raises(DataError, match="train has no utterance 'nobody'"):
         draw_utterance(given, "train", "nobody")
-
-
-def test_picture_escapes_and_survives_nothing() -> None:
-    empty = Picture("<&>", np.zeros(0, np.float32), 16000, np.zeros((0, 4), np.float32), 0.01, [], [])
-    assert ET.fromstring(draw(empty)).tag.endswith("svg")
-
-
-def test_png_holds_the_pixels() -> None:
-    pixels = colours(np.linspace(0, 1, 12).reshape(3, 4))
-    data = png(pixels)
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at = data.index(b"IDAT")
-    rows = zlib.decompress(data[at + 4 : at + 4 + int.from_bytes(data[at - 4 : at], "big")])
-    assert rows == b"".join(b"\0" + row.tobytes() for row in pixels)
-    assert tuple(pixels[0, 0]) == (13, 8, 60)
-    assert base64.b64encode(data)

@@ -1,8 +1,7 @@
-"""A session and its point-to-point operations over a transport in this process, and the choice of a transport."""
+"""A session and its point-to-point operations over a transport in this process."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -11,19 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.communicator import Communicator, DeferredReply
-from roundelay.errors import CommunicationError, LearnerLost, Mismatch, SettingsError
+from roundelay.errors import CommunicationError, LearnerLost, Mismatch
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtimes.awaitables import run_blocking
-from roundelay.runtimes.processes.membership import GenerationAgreement
-from roundelay.runtimes.processes.options import ProcessInfo, TransportName
-from roundelay.runtimes.processes.transport import shared_memory_segments as segments
-from roundelay.runtimes.processes.transport.key_value_store import start_store
 from roundelay.runtimes.processes.transport.messages import Inbox, Kind, Label, Message
 from roundelay.runtimes.processes.transport.session import PointToPoint, Session, serve_message
-from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
-from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator
-from roundelay.runtimes.processes.transport_choice import Endpoint
 from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy
@@ -179,81 +171,3 @@ def test_an_error_while_serving_is_raised_by_the_main_thread(session: Session) -
     with pytest.raises(ValueError, match="will not serve"):
         session.wait(lambda: None)
     assert session.strategy_lock._lock.locked(), "waiting gives the lock back to its holder"
-
-
-# -- the choice of a transport ----------------------------------------------------------------------------------------
-
-
-def endpoint(transport: TransportName, host: str = "here", device: str = "cpu") -> Endpoint:
-    return Endpoint(ProcessInfo(0, 1, host=host), transport, device, lambda reason: None)
-
-
-def connect(one: Endpoint, addresses: list[dict[str, Any]]) -> Communicator:
-    store, _ = start_store("127.0.0.1")
-    agreement = GenerationAgreement(0, list(range(len(addresses))), {}, addresses)
-    recorder = WallClock(Record(None, clock="wall"), 0, 1)
-    session, comm = one.connect(agreement, 0, StrategyLock(), recorder, store)
-    session.close()
-    return comm
-
-
-@pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
-def test_memory_is_shared_if_all_members_can() -> None:
-    one = endpoint("auto")
-    assert isinstance(connect(one, [one.address]), SharedMemoryCommunicator)
-    for chosen in (endpoint("gloo"), endpoint("auto", device="cuda")):
-        assert chosen.address["memory"] is None
-        assert isinstance(connect(chosen, [chosen.address]), TorchCommunicator)
-
-
-@pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
-@pytest.mark.parametrize("other", [{"host": "there", "memory": {}}, {"host": "here", "memory": None}])
-def test_shared_memory_that_some_member_lacks_is_refused(other: dict[str, Any]) -> None:
-    one = endpoint("shared")
-    with pytest.raises(SettingsError, match="cannot share memory; use gloo"):
-        connect(one, [one.address, other])
-    one.close()
-
-
-# -- the store --------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_writer_of_a_key_decides() -> None:
-    store, _ = start_store("127.0.0.1")
-    assert store.setdefault("plan", {"size": 2}) == {"size": 2}
-    assert store.clone().setdefault("plan", {"size": 3}) == {"size": 2}
-    assert store.setdefault("nothing", None) is None
-    assert store.has("nothing")
-
-
-def test_missing_keys() -> None:
-    store, _ = start_store("127.0.0.1")
-    assert store.get("x") is None
-    assert store.log("x") == ""
-    assert store.add("x", 0) == 0
-    store.delete("y")
-    store.set("y", 1)
-    store.delete("y")
-    assert not store.has("y")
-
-
-def test_prefixes_separate_keys_also_of_clones() -> None:
-    store, _ = start_store("127.0.0.1")
-    one, other = store.with_prefix("one"), store.with_prefix("other")
-    one.set("key", 1)
-    assert other.get("key") is None
-    assert one.clone().get("key") == 1
-    assert one.with_prefix("inner").get("key") is None
-
-
-def test_waiting_for_a_key_occupies_one_client_only() -> None:
-    store, _ = start_store("127.0.0.1")
-    waiting = store.clone()
-    thread = threading.Thread(target=waiting.wait, args=("ready",))
-    thread.start()
-    store.append("log", "a ")
-    store.append("log", "b ")
-    store.set("ready", True)
-    thread.join(5)
-    assert not thread.is_alive()
-    assert store.log("log") == "a b "
