@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -20,13 +19,11 @@ import soundfile
 import tone_corpus
 from roundelay.corpora.data_directory import read_split
 from roundelay.errors import DataError, SettingsError
-from roundelay.formats.alignment_files import read_ctm, read_textgrid, write_ctm
 from roundelay.speech.features.array_store import shard_name
-from roundelay.speech.features.extraction import Extraction, list_copies
+from roundelay.speech.features.extraction import Extraction
 from roundelay.speech.features.mel_features import FeatureSettings, extract
 from roundelay.speech.language.lexicon import SILENCE
 from roundelay.speech.preparation import cached_stages
-from roundelay.speech.preparation.alignment_export import export_alignments
 from roundelay.speech.preparation.language_stage import LanguageSettings
 from roundelay.speech.preparation.pipeline import LexiconSettings, PrepareSettings, open_prepared, prepare
 
@@ -97,17 +94,6 @@ def test_alignments_find_the_tones(prepared: Path) -> None:
                 right += true == data.lexicon.phones[phone]
                 total += 1
     assert right / total > 0.9
-
-
-def test_files_are_closed_with_the_data(prepared: Path) -> None:
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    data = open_prepared(prepared)
-    read = [data.features("train")[name] for name in data.transcripts("train")]
-    assert len(os.listdir("/proc/self/fd")) > before
-    del data, read
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_features_are_normalised_by_speaker(prepared: Path) -> None:
@@ -219,16 +205,6 @@ def test_a_word_without_pronunciation_is_named(own: Path, tmp_path: Path) -> Non
     assert outcome.data.lexicon.unknown == ("ZEBRA",)
 
 
-def test_espeak_guesses(own: Path, tmp_path: Path) -> None:
-    pytest.importorskip("espeakng_loader")
-    from roundelay.speech.language.espeak_pronunciations import EspeakPronouncer
-
-    guess = EspeakPronouncer(["AA"])
-    assert guess("ZEBRA") == [("Z", "IY", "B", "R", "AH")]
-    assert guess("ZERO") == [("Z", "IH", "R", "OW")]
-    assert EspeakPronouncer(["z", "iy"])("ZEBRA")[0][:2] == ("z", "iy")
-
-
 def test_an_utterance_too_short_for_its_states_is_listed(own: Path, tmp_path: Path) -> None:
     for seconds, name in ((0.1, "train1-u01"), (0.01, "train0-u02")):
         soundfile.write(own / "train" / f"{name}.wav", 0.1 * np.ones(int(seconds * 16000)), 16000)
@@ -265,18 +241,6 @@ def test_a_full_disk_is_one_line(own: Path, tmp_path: Path, monkeypatch: pytest.
     assert prepare(own, tmp_path / "data", SETTINGS).done == [s for s in ALL if s != "corpus"]
 
 
-def test_jobs_do_not_change_the_bytes(own: Path, tmp_path: Path) -> None:
-    for jobs in (1, 3):
-        extraction = Extraction(
-            tmp_path / str(jobs),
-            list_copies(read_split(own / "train"), [0.9]),
-            FeatureSettings(),
-            "speaker",
-        )
-        extraction.run(jobs)
-    assert (tmp_path / "1" / shard_name(0)).read_bytes() == (tmp_path / "3" / shard_name(0)).read_bytes()
-
-
 def test_speeds_make_copies_of_the_training_part(own: Path, tmp_path: Path) -> None:
     outcome = prepare(own, tmp_path / "data", replace(SETTINGS, speeds=(0.9, 1.1), normalise="none"))
     data = outcome.data
@@ -307,27 +271,6 @@ def test_noisy_copies_take_the_alignment_of_their_originals(own: Path, tmp_path:
     (train / "utt2clean").write_text("train0-u00-noisy train0-u00\n")
     data = prepare(own, tmp_path / "data", SETTINGS).data
     assert np.array_equal(data.alignments("train")["train0-u00-noisy"], data.alignments("train")["train0-u00"])
-
-
-@pytest.mark.parametrize("kind", ["ctm", "textgrid"])
-def test_alignments_go_out_and_come_back(corpus: Path, data: Path, tmp_path: Path, kind: str) -> None:
-    given = open_prepared(data)
-    written = export_alignments(given, kind)
-    if kind == "ctm":
-        assert {path.name for path in written} == {f"{s}.{t}.ctm" for s in given.splits for t in ("phones", "words")}
-        both = {**read_ctm(data / "export" / "train.phones.ctm"), **read_ctm(data / "export" / "dev.phones.ctm")}
-        write_ctm(tmp_path / "all.ctm", both)
-        source = tmp_path / "all.ctm"
-    else:
-        source = data / "export"
-        tiers = read_textgrid(source / "dev" / f"{given.utterances('dev')[0].id}.TextGrid")
-        assert [i.label for i in tiers["words"]] == list(given.utterances("dev")[0].words)
-    again = prepare(corpus, tmp_path / "again", replace(SETTINGS, alignments=source)).data
-    assert again.num_senones == 3 * len(again.lexicon.phones)
-    for split in given.splits:
-        for name in given.alignments(split):
-            assert again.phones(split)[name].tolist() == given.phones(split)[name].tolist()
-            assert again.words(split)[name].tolist() == given.words(split)[name].tolist()
 
 
 def test_brought_states_and_what_is_wrong_with_them(corpus: Path, prepared: Path, tmp_path: Path) -> None:
