@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections import defaultdict
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from report_files import HOSTILE, decode_run, write_run
+from report_files import HOSTILE, decode_run, read_csv, write_run
 from roundelay.errors import SettingsError
 from roundelay.report.report_writer import find_runs, make_report_data, make_sections, write_report
 
@@ -42,10 +40,6 @@ class Page(HTMLParser):
         if self._open is not None and data.strip():
             self.data[self._open] = json.loads(data)
             self._open = None
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
 def test_the_page_needs_nothing_else(report: Path) -> None:
@@ -179,47 +173,6 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     one, other = write_run(tmp_path / "a", "bmuf", 1), write_run(tmp_path / "b", "bmuf", 1)
     with pytest.raises(SettingsError, match="--out"):
         write_report([one, other])
-
-
-def test_runs_with_equal_settings_are_seeds_of_one_row(tmp_path: Path) -> None:
-    for seed in (1, 2, 3):
-        run = write_run(tmp_path / f"seed-{seed}", "bmuf", 2)
-        settings = (run / "settings.toml").read_text().replace("seed = 1", f"seed = {seed}")
-        (run / "settings.toml").write_text(settings)
-    (row,) = make_report_data([tmp_path]).rows
-    assert row["seeds"] == [1, 2, 3]
-
-
-def test_speed_up_is_over_one_learner(tmp_path: Path) -> None:
-    write_run(tmp_path / "one", "synchronous", 1)
-    write_run(tmp_path / "four", "bmuf", 4, slow=3.0)
-    rows = {row["learners"]: row for row in make_report_data([tmp_path]).rows}
-    assert rows[1]["throughput_speedup"] == 1.0
-    assert rows[4]["throughput_speedup"] == pytest.approx(4.0, rel=0.01)
-    assert rows[4]["throughput_efficiency"] == pytest.approx(1.0, rel=0.01)
-
-
-def test_differences_in_word_error_rate_are_tested(tmp_path: Path) -> None:
-    pytest.importorskip("kaldialign")
-    for strategy, wrong in (("bmuf", 2), ("adpsgd", 4), ("asgd", 30)):
-        decode_run(write_run(tmp_path / strategy, strategy, 2), wrong)
-    report = write_report(tmp_path, tmp_path / "out")
-    rows = read_csv(report.parent / "report" / "significance.csv")
-    verdicts = {(row["better"], row["worse"]): row["verdict"] for row in rows}
-    assert verdicts == {
-        ("bmuf", "adpsgd"): "not significant",
-        ("bmuf", "asgd"): "differ",
-        ("adpsgd", "asgd"): "differ",
-    }
-
-
-def test_decodings_that_cannot_be_compared_are_said(tmp_path: Path) -> None:
-    pytest.importorskip("kaldialign")
-    for strategy in ("bmuf", "adpsgd"):
-        decode_run(write_run(tmp_path / strategy, strategy, 2), 2)
-    (tmp_path / "bmuf" / "decode" / "tiny-test-bigram" / "utterances.jsonl").write_text('{"utterance": "u0", "refer')
-    page = write_report(tmp_path, tmp_path / "out").read_text(encoding="utf-8")
-    assert "Could not compare" in page
 
 
 @pytest.mark.slow

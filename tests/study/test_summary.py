@@ -12,24 +12,7 @@ from roundelay.errors import CheckpointError
 from roundelay.runs.target import Point
 from roundelay.study.statistics import settled
 from roundelay.study.summary import summarise
-from study_files import fake_cell, plan_cell, write_folder
-
-
-def made_up(folder: Path) -> list[dict[str, Any]]:
-    """One learner needs 4 s; of four learners, fast 1 s, slow 2 s, missed never, odd is outside its regime."""
-    seeds = (1, 2, 3)
-    cells = [plan_cell("synchronous", 1, seed) for seed in seeds]
-    cells += [plan_cell(name, 4, seed) for name in ("slow", "fast", "missed") for seed in seeds]
-    cells += [plan_cell("odd", 4, seed, regime="too few blocks") for seed in seeds]
-    write_folder(folder, cells)
-    curves = {
-        "synchronous": ([0.5, 0.4, 0.3, 0.1], 1.0), "slow": ([0.5, 0.2, 0.1, 0.05], 1.0),
-        "fast": ([0.4, 0.2, 0.15, 0.15], 0.5), "missed": ([0.5, 0.4, 0.3, 0.3], 0.1), "odd": ([0.1] * 4, 0.1),
-    }  # fmt: skip
-    for cell in cells:
-        errors, seconds = curves[cell["strategy"]]
-        fake_cell(folder, cell, errors, seconds=seconds * (1 + cell["seed"] / 100))
-    return cells
+from study_files import fake_cell, made_up, plan_cell, write_folder
 
 
 def test_ranks_times_and_speed_ups(tmp_path: Path) -> None:
@@ -51,24 +34,6 @@ def test_ranks_times_and_speed_ups(tmp_path: Path) -> None:
     group = next(group for group in summary["groups"] if group["key"]["learners"] == 4)
     assert [row["strategy"] for row in group["rows"]] == ["fast", "slow", "missed", "odd"]
     json.dumps(summary, allow_nan=False)
-
-
-def test_the_answer_in_words(tmp_path: Path) -> None:
-    made_up(tmp_path)
-    answer = summarise(tmp_path)["answer"]
-    assert answer["headline"] == (
-        "4 learners in the simulator: fast reaches error 20.0 % first, in 1.02 s of virtual time, "
-        "2.00 times as fast as the next, slow, and 4 times as fast as one learner."
-    )
-    assert answer["certainty"] == "clear"
-    said = " ".join(answer["sentences"])
-    assert "over 3 seeds the ranges of the two do not overlap" in said
-    assert "not ranked: odd." in said
-    assert "Missed error 20.0 %: missed (0 of 3 seeds)." in said
-    changes = " ".join(answer["changes"])
-    assert "With a harder target, error 14" in changes
-    assert "slow is first" in changes
-    assert "By the error at the end of the budget slow is first (5.0 % against 15.0 %)." in changes
 
 
 def test_what_went_wrong_is_kept_and_marked(tmp_path: Path) -> None:
@@ -102,17 +67,6 @@ def test_what_went_wrong_is_kept_and_marked(tmp_path: Path) -> None:
     rows = {row["strategy"]: row for row in summary["rows"] if row["learners"] == 4}
     assert rows["fast"]["statuses"] == {"diverged": 1, "interrupted": 1, "done": 1}
     assert rows["fast"]["rank"] is None
-
-
-def test_nobody_reached_the_target(tmp_path: Path) -> None:
-    cells = [plan_cell("synchronous", 1, 1), plan_cell("bmuf", 2, 1)]
-    write_folder(tmp_path, cells, target=0.01)
-    for cell in cells:
-        fake_cell(tmp_path, cell, [0.5, 0.3])
-    answer = summarise(tmp_path)["answer"]
-    assert "no ranked strategy reached error 1.0 %" in answer["headline"]
-    assert "the nearest is bmuf with 30.0 %" in answer["headline"]
-    assert answer["winner"] is None
 
 
 def test_wall_and_virtual_time_are_kept_apart(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -112,3 +114,8 @@ def write_study(folder: Path, *, missing: int = 0) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "study.json").write_text(json.dumps(about))
     return folder
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Read a table of a report."""
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))

@@ -74,3 +74,20 @@ def write_folder(folder: Path, cells: list[dict[str, Any]], *, target: float = 0
         "tuning": {"rates": [], "budget_fraction": 1.0, "seed": 0},
     }  # fmt: skip
     (folder / "study.json").write_text(json.dumps(about))
+
+
+def made_up(folder: Path) -> list[dict[str, Any]]:
+    """One learner needs 4 s; of four learners, fast 1 s, slow 2 s, missed never, odd is outside its regime."""
+    seeds = (1, 2, 3)
+    cells = [plan_cell("synchronous", 1, seed) for seed in seeds]
+    cells += [plan_cell(name, 4, seed) for name in ("slow", "fast", "missed") for seed in seeds]
+    cells += [plan_cell("odd", 4, seed, regime="too few blocks") for seed in seeds]
+    write_folder(folder, cells)
+    curves = {
+        "synchronous": ([0.5, 0.4, 0.3, 0.1], 1.0), "slow": ([0.5, 0.2, 0.1, 0.05], 1.0),
+        "fast": ([0.4, 0.2, 0.15, 0.15], 0.5), "missed": ([0.5, 0.4, 0.3, 0.3], 0.1), "odd": ([0.1] * 4, 0.1),
+    }  # fmt: skip
+    for cell in cells:
+        errors, seconds = curves[cell["strategy"]]
+        fake_cell(folder, cell, errors, seconds=seconds * (1 + cell["seed"] / 100))
+    return cells
