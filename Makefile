@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= demo
 WORKERS ?= 2
-ON_PROCESSES := tests/runtimes/test_processes.py tests/study/test_scheduler.py
+ON_PROCESSES := tests/runtimes/processes/test_process_runtime.py tests/study/test_scheduler.py
 
 .PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit
 

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "runtimes"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "benchmarks")]
 
-import schedules
 import torch
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+import fault_runs
+import fault_schedules
 import fault_tables
-import faults
-from faults import Fault
+from fault_runs import Fault
 from roundelay.runtimes.processes.options import Options
 from roundelay.strategies import STRATEGIES
 
@@ -50,14 +50,14 @@ Result = dict[str, Any]
 
 def settings(strategy: str, *, minibatches: int = MINIBATCHES, step_seconds: float = 0.008) -> dict[str, Any]:
     """Say what learners' processes train."""
-    given = schedules.SETTINGS.get(strategy, {}) | ({"rate": 0.3} if strategy == "asgd-updates" else {})
+    given = fault_schedules.SETTINGS.get(strategy, {}) | ({"rate": 0.3} if strategy == "asgd-updates" else {})
     task = {**TASK, "pause_seconds": step_seconds}
     return {"strategy": strategy, "with": given, "minibatches": minibatches, "task": task}
 
 
 def role(strategy: str, victim: int) -> str:
     """Say what a rank is in a run on four processes."""
-    kind = schedules.make_strategy(strategy)
+    kind = fault_schedules.make_strategy(strategy)
     if victim < kind.servers:
         return "centre" if strategy == "easgd" else "server"
     return "leader" if strategy == "hierarchical" and victim % 2 == 0 else "learner"
@@ -98,7 +98,7 @@ def stop(strategy: str, seed: int) -> Result:
     given = settings(strategy, minibatches=enough, step_seconds=STOP_STEP_SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         options = Options(heartbeat_timeout=patience)
-        outcome = faults.run(given, size=PROCESSES, folder=Path(folder), faults=[fault], options=options)
+        outcome = fault_runs.run(given, size=PROCESSES, folder=Path(folder), faults=[fault], options=options)
     meanwhile = {
         learner: sum(fault.at < moment < fault.at + STOP_SECONDS for moment, _ in steps)
         for learner, steps in outcome.steps.items()
@@ -115,7 +115,7 @@ def stop(strategy: str, seed: int) -> Result:
 
 def simulate(strategy: str, seed: int) -> Result:
     """Train through one simulated schedule of faults."""
-    told = schedules.check(strategy, seed)
+    told = fault_schedules.check(strategy, seed)
     again = sum(told.counts.values()) - len(told.counts)
     figures = {"fired": told.fired, "joined": told.count("joined"), "again": again, "minibatches": len(told.counts)}
     figures |= {"most": max(told.counts.values()), "lost": len(told.books.lost), "traceless": len(told.traceless)}
@@ -126,7 +126,7 @@ def _on_processes(strategy: str, wanted: list[Fault], options: Options, rejoins:
     before = set(Path("/dev/shm").iterdir())
     began, enough = time.monotonic(), MINIBATCHES if not rejoins else REJOIN_MINIBATCHES
     with tempfile.TemporaryDirectory() as folder:
-        outcome = faults.run(
+        outcome = fault_runs.run(
             settings(strategy, minibatches=enough),
             size=PROCESSES,
             folder=Path(folder),
@@ -139,7 +139,7 @@ def _on_processes(strategy: str, wanted: list[Fault], options: Options, rejoins:
     finished = [result for result in outcome.results if result is not None]
     result: Result = {
         "missing": missing, "most": most, "loss": finished[0]["loss"], "finished": len(finished),
-        "agree": len({each["digest"] for each in finished}) == 1, "left": len(left) + len(faults.learners_left()),
+        "agree": len({each["digest"] for each in finished}) == 1, "left": len(left) + len(fault_runs.learners_left()),
         "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
     if wanted:
@@ -163,11 +163,11 @@ def cycles(strategy: str, seed: int) -> Result:
     marks = []
     for turn in range(times):
         if seed == 0:
-            faults.cycle_simulated(turn)
+            fault_runs.cycle_simulated(turn)
         else:
-            faults.cycle_processes()
+            fault_runs.cycle_processes()
         if turn in (times // 10 - 1, times - 1):
-            marks.append(faults.usage())
+            marks.append(fault_runs.usage())
     first, last = marks
     grown = {name: last[name] - first[name] for name in first}
     ok = grown["threads"] <= 0 and grown["files"] <= 0 and grown["kilobytes"] < 0.05 * first["kilobytes"] + 2000

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from cases import CASES, fitting
-from killing import LOCKSTEP, Pace, kill_and_resume, undisturbed
+from killed_runs import LOCKSTEP, Pace, kill_and_resume, undisturbed
 from roundelay.strategies import STRATEGIES
-from stopping import events, job_of, kill_in, run_in
+from stopped_simulations import events, job_of, kill_in, run_in
+from strategy_cases import CASES, fitting
 
 TWO = ("--learners", "2")
 

@@ -22,8 +22,8 @@ torch.set_num_threads(1)  # as learners have it by default; two threads each wou
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share tests between workers as `sharing` says."""
-    from sharing import Shares
+    """Share tests between workers as `xdist_schedule` says."""
+    from xdist_schedule import Shares
 
     return Shares(config, log)
 
@@ -46,18 +46,18 @@ def corpora() -> Path:
 @pytest.fixture(scope="session")
 def toned(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder of prepared data with all that a network may hear, in seconds."""
-    import tones
+    import tone_corpus
     from roundelay.speech.preparation.ivector_stage import IvectorSettings
     from roundelay.speech.preparation.pipeline import prepare
 
     folder = tmp_path_factory.mktemp("toned")
     settings = replace(
-        tones.SETTINGS,
-        hmm=replace(tones.SETTINGS.hmm, adapt=True),
-        language=replace(tones.SETTINGS.language, ctc=True),
+        tone_corpus.SETTINGS,
+        hmm=replace(tone_corpus.SETTINGS.hmm, adapt=True),
+        language=replace(tone_corpus.SETTINGS.language, ctc=True),
         ivectors=IvectorSettings(size=4),
     )
-    prepare(tones.make(folder / "corpus"), folder / "data", settings)
+    prepare(tone_corpus.make(folder / "corpus"), folder / "data", settings)
     return str(folder / "data")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
-from cases import SETTINGS, run_simulated
+sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))  # regenerate.py runs without pytest's path
+
 from roundelay.runtimes.cluster import Cluster, Compute
 from roundelay.strategies import STRATEGIES
-from support import sgd, tiny_job
+from strategy_cases import SETTINGS, run_simulated
+from tiny_jobs import sgd, tiny_job
 
 FOLDER = Path(__file__).resolve().parent / "golden"
 

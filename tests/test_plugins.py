@@ -11,14 +11,16 @@ import pytest
 import torch
 
 import roundelay
-from command import ROUNDELAY
-from own_kinds import Lazy, Line
+import user_plugins
+from command_line import ROUNDELAY
 from roundelay import corpora, plugins
 from roundelay.errors import SettingsError
 from roundelay.experiment.settings import Experiment
 from roundelay.strategies import STRATEGIES
 from roundelay.training.fingerprint import fingerprint
+from user_plugins import Lazy, Line
 
+OWN = Path(user_plugins.__file__)
 EXPERIMENT = """
 learners = 2
 task = { name = "kinds.py:Line" }
@@ -37,7 +39,7 @@ target = { value = 0.5, score = "loss" }
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with an experiment, and the file that it names beside it."""
-    shutil.copy(Path(__file__).with_name("own_kinds.py"), tmp_path / "kinds.py")
+    shutil.copy(OWN, tmp_path / "kinds.py")
     (tmp_path / "own.toml").write_text(EXPERIMENT)
     (tmp_path / "study.toml").write_text(STUDY)
     return tmp_path
@@ -70,7 +72,7 @@ def test_the_library_takes_objects() -> None:
 
 def test_a_class_of_a_program_goes_by_its_file() -> None:
     table = Experiment({"name": "tiny"}, strategy=Lazy(period=7)).plain()
-    assert table["strategy"] == {"name": f"{Path(__file__).with_name('own_kinds.py')}:Lazy", "period": 7}
+    assert table["strategy"] == {"name": f"{OWN}:Lazy", "period": 7}
     assert type(Experiment.of(table).strategy).__name__ == "Lazy"
 
 
@@ -92,10 +94,9 @@ def test_a_model_trains_and_decodes_only_if_its_file_is_trusted(folder: Path, to
 
 
 def test_a_corpus() -> None:
-    own = Path(__file__).with_name("own_kinds.py")
-    assert corpora.load(f"{own}:CORPUS").name == "own"
-    with pytest.raises(SettingsError, match="own_kinds.py:NOTHING: not a Corpus"):
-        corpora.load(f"{own}:NOTHING")
+    assert corpora.load(f"{OWN}:CORPUS").name == "own"
+    with pytest.raises(SettingsError, match="user_plugins.py:NOTHING: not a Corpus"):
+        corpora.load(f"{OWN}:NOTHING")
 
 
 def test_what_is_wrong_is_said_in_a_line(folder: Path) -> None:

@@ -1,8 +1,9 @@
-"""The tree shows the architecture: layers of rooms, no cycle, one name for one thing."""
+"""The tree shows the architecture: layers of rooms, no cycle, one name for one thing, and tests that mirror it."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -13,7 +14,7 @@ import pytest
 
 import roundelay
 
-SRC = Path(roundelay.__file__).parent
+SRC, TESTS = Path(roundelay.__file__).parent, Path(__file__).parent
 MODULES_AT_THE_TOP, MODULES_IN_A_ROOM = 14, 24
 
 # One line per layer, the lowest first.  A room imports from itself, from rooms in lines above its own, and from nothing
@@ -52,6 +53,37 @@ APART = {
     "formats": f"{CONTRACT} strategies optim models",
     "corpora": f"{CONTRACT} strategies optim models",
 }
+
+# `speech/gmm/viterbi.py` is tested by `speech/gmm/test_viterbi.py`.  Two exceptions, each with its reason:
+# tests of a subject that spans modules,
+SUBJECTS = {
+    "test_doctests.py": "examples in all docstrings",
+    "test_fuzzing.py": "all readers of files",
+    "test_public_names.py": "what the package exports",
+    "test_rooms.py": "the tree itself",
+    "test_security.py": "all of the source",
+    "test_xdist_schedule.py": "the tests themselves",
+    "cli/test_light_imports.py": "all commands that need no torch",
+    "models/test_model_contract.py": "what every model must keep",
+    "report/test_report_browser.py": "the page in a real browser",
+    "report/test_report_study.py": "the report of a study, of which every module has a part",
+    "runtimes/test_result_validity.py": "how long results are valid, on every runtime",
+    "runtimes/processes/test_partition.py": "hosts that are cut off; needs network namespaces",
+    "runtimes/processes/test_rejoining.py": "learners that are started again",
+    "runtimes/processes/test_slurm.py": "needs a Slurm",
+    "runtimes/processes/test_torch_ddp.py": "processes beside torch's own",
+    "runtimes/simulator/test_fault_simulation.py": "schedules of faults",
+    "strategies/test_contract.py": "what every strategy must keep",
+    "strategies/test_contract_processes.py": "the same on processes and under MPI",
+    "strategies/test_contract_resume.py": "the same after a stop",
+    "strategies/test_golden.py": "every strategy against its kept history",
+    "strategies/test_oracles.py": "strategies against each other, by algebra",
+    "strategies/test_straggler.py": "every strategy with a slow learner",
+    "tasks/test_every_model.py": "every model under every strategy",
+    "tasks/test_trained_run.py": "from prepared data to words",
+}
+# and modules without a test file of their own.
+ELSEWHERE: dict[str, str] = {}
 
 
 class Import(NamedTuple):
@@ -167,3 +199,58 @@ def test_no_public_class_name_occurs_twice() -> None:
 def test_a_room_can_be_overlooked(folder: Path) -> None:
     count = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
     assert count <= (MODULES_AT_THE_TOP if folder == SRC else MODULES_IN_A_ROOM)
+
+
+# -- tests mirror the rooms --------------------------------------------------------------------------------------------
+
+
+def mirror_of(module: str) -> str:
+    """Return the path of the test file of a module, or of a room's `__init__`."""
+    path = SRC.joinpath(*module.split("."))
+    folder = path if path.is_dir() else path.parent
+    return (folder.relative_to(SRC) / f"test_{path.name}.py").as_posix()
+
+
+def unmatched(modules: set[str], tests: set[str], subjects: set[str], elsewhere: set[str]) -> list[str]:
+    """Return what is wrong: tests of nothing, modules without a test, exceptions that are none."""
+    mirrors = {mirror_of(module): module for module in modules}
+    tested = {mirrors[test] for test in tests & mirrors.keys()}
+    packages = {module for module in modules if SRC.joinpath(*module.split(".")).is_dir()}
+    return [
+        *(f"{test}: no such module; rename it, or add it to SUBJECTS" for test in tests - mirrors.keys() - subjects),
+        *(f"{name}: no {mirror_of(name)}; write it" for name in modules - tested - packages - elsewhere),
+        *(
+            f"{test}: is in SUBJECTS, but is no test, or mirrors a module"
+            for test in subjects - (tests - mirrors.keys())
+        ),
+        *(f"{name}: is in ELSEWHERE, but is no module, or has a test" for name in elsewhere - (modules - tested)),
+    ]
+
+
+def test_tests_mirror_the_rooms() -> None:
+    tests = {path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")}
+    measured = {f"benchmarks/test_{path.name}" for path in (TESTS.parent / "benchmarks").glob("*.py")}
+    found = unmatched({*modules()} - {""}, tests - measured, {*SUBJECTS}, {*ELSEWHERE})
+    assert not found, "\n".join(sorted(found))
+
+
+def test_exceptions_name_tests_that_exist() -> None:
+    named = {name for reason in ELSEWHERE.values() for name in re.findall(r"[\w/]+\.py", reason)}
+    assert [name for name in sorted(named) if not (TESTS / name).is_file()] == []
+
+
+def test_what_does_not_mirror_is_found() -> None:
+    modules = {"speech.gmm", "speech.gmm.viterbi", "files"}
+    tests = {"speech/gmm/test_viterbi.py", "test_files.py"}
+    assert unmatched(modules, tests, set(), set()) == []
+    assert unmatched(modules, tests | {"test_rooms.py"}, {"test_rooms.py"}, set()) == []
+    assert len(unmatched(modules, {"test_viterbi.py", "test_files.py"}, set(), set())) == 2
+    assert len(unmatched(modules, {"test_files.py"}, set(), {"speech.gmm.viterbi"})) == 0
+    assert len(unmatched(modules, tests, {"test_files.py"}, {"speech.gmm.viterbi", "gone"})) == 3
+
+
+def test_no_test_file_name_occurs_twice_and_no_test_imports_another() -> None:
+    paths = [path for path in TESTS.rglob("*.py") if path.name != "conftest.py"]
+    assert [name for name, count in Counter(path.name for path in paths).items() if count > 1] == []
+    wrong = re.compile(r"^\s*(from|import) test_", re.MULTILINE)
+    assert [path.name for path in paths if wrong.search(path.read_text(encoding="utf-8"))] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from command import ROUNDELAY, call
+from command_line import ROUNDELAY, call
 
 STUDY = """
 strategies = {strategies}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from command import call
+from command_line import call
 from corpus_files import write_audio, write_lines, write_split_files
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from command import ROUNDELAY
+from command_line import ROUNDELAY
 from roundelay.strategies import STRATEGIES
 from roundelay.study.definition import Study
 from roundelay.study.matrix import expand

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command import call
+from command_line import call
 
 
 @pytest.mark.slow

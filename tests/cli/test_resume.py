@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from command import ROUNDELAY, call
-from killing import LOCKSTEP, kill_and_resume, undisturbed, words
+from command_line import ROUNDELAY, call
+from killed_runs import LOCKSTEP, kill_and_resume, undisturbed, words
 from roundelay.cli.resume import command as resume
 from roundelay.experiment.backends import RunOptions
 from roundelay.experiment.launch import Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roundelay.planning.assumptions import say_bytes, say_seconds
 from roundelay.planning.plan_text import answer, say_effect, say_factor
 from roundelay.planning.ranking import Effect, RankedStrategy, Ranking, moved
 from roundelay.planning.timing import Timing
@@ -47,3 +48,15 @@ def test_effects_of_an_assumption() -> None:
     assert say_effect(Effect("latency", "1 ms", {}, {0.5: order}), order) == "nothing"
     assert moved(order, ["c", "a"]) == ["c up 2", "a down 1"]
     assert (say_factor(0.5), say_factor(1.25)) == ("/ 2", "x 1.25")
+
+
+def test_units() -> None:
+    assert [say_seconds(s) for s in (1e-7, 2e-5, 3e-3, 4.0, 500.0, 1e4)] == [
+        "0.1 us",
+        "20 us",
+        "3 ms",
+        "4 s",
+        "8.33 min",
+        "2.78 h",
+    ]
+    assert [say_bytes(b) for b in (1.0, 2e3, 3e6, 4e9, 5e12)] == ["1 B", "2 kB", "3 MB", "4 GB", "5 TB"]

@@ -6,14 +6,11 @@ import dataclasses
 
 import pytest
 
-from cases import SETTINGS
-from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
-from roundelay.planning.plan_text import answer, say_effect
-from roundelay.planning.ranking import PAPERS, make_plan, moved, sensitivity
 from roundelay.planning.timing import fitted, period_of, time_strategy
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, Straggler
 from roundelay.strategies import ADPSGD, BMUF, STRATEGIES, Averaging, DelayByOne, Hierarchical, Synchronous
 from roundelay.strategy import Strategy, period_setting
+from strategy_cases import SETTINGS
 
 WIDE = Cluster(
     nodes=8,
@@ -88,36 +85,3 @@ def test_a_verb_may_cost_the_learner_itself() -> None:
 def test_a_plan_is_for_learners_that_live() -> None:
     dying = Cluster(faults=[Fault(learner, 0.15) for learner in range(3)])
     assert time_strategy(Synchronous(), dying, 4) == time_strategy(Synchronous(), Cluster(), 4)
-
-
-def test_a_ranking_and_what_it_rests_on() -> None:
-    strategies = {name: STRATEGIES[name]() for name in ("synchronous", "averaging", "asgd")}
-    plan = make_plan(WIDE, strategies, 8)
-    assert plan.order == ["averaging", "synchronous", "asgd"]
-    assert plan.rows[0].speedup == pytest.approx(8 * 0.1 / (0.1 + ALL_REDUCE / 10))
-    assert "averaging is fastest" in answer(plan)[0]
-    effects = {effect.assumption: effect for effect in sensitivity(plan, strategies)}
-    assert set(effects) == {assumption.name for assumption in assumptions_of(WIDE)}
-    assert "jitter of gradients" not in effects
-    wider = effects["bandwidth between nodes"]
-    assert wider.throughput[2.0]["synchronous"] > 1.2 > wider.throughput[2.0]["averaging"] > 1
-    assert say_effect(wider, plan.order) == "nothing"
-    assert moved(["a", "b", "c"], ["c", "a", "b"]) == ["c up 2", "a down 1", "b down 1"]
-
-
-def test_every_strategy_of_the_papers_can_be_planned() -> None:
-    plan = make_plan(WIDE, {name: STRATEGIES[name]() for name in PAPERS}, 8)
-    assert sorted(plan.order) == sorted(PAPERS)
-    assert not plan.skipped
-
-
-def test_units() -> None:
-    assert [say_seconds(s) for s in (1e-7, 2e-5, 3e-3, 4.0, 500.0, 1e4)] == [
-        "0.1 us",
-        "20 us",
-        "3 ms",
-        "4 s",
-        "8.33 min",
-        "2.78 h",
-    ]
-    assert [say_bytes(b) for b in (1.0, 2e3, 3e6, 4e9, 5e12)] == ["1 B", "2 kB", "3 MB", "4 GB", "5 TB"]

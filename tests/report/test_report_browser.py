@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from report_files import HOSTILE, write_run
 
+from report_files import HOSTILE, write_run
 from roundelay.report.report_writer import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from report_files import HOSTILE, write_study
-
-from roundelay.report.report_writer import make_report_data, write_report
+from roundelay.report.report_writer import write_report
 
 
 def test_a_study_has_an_answer_and_ranks(tmp_path: Path) -> None:
@@ -17,15 +16,6 @@ def test_a_study_has_an_answer_and_ranks(tmp_path: Path) -> None:
     assert 'id="data-time-to-target-virtual"' in page
     assert 'id="data-speedup-target-virtual"' in page
     assert summary["answer"]["headline"]
-
-
-def test_one_learner_is_drawn_in_every_panel(tmp_path: Path) -> None:
-    board = make_report_data([write_study(tmp_path / "study")])
-    panels = [(facet, label) for _, facet, label, _ in board.panels()]
-    assert panels == [
-        ("1 learner", "synchronous"), ("1 learner", "bmuf"),
-        ("4 learners", "one learner"), ("4 learners", "synchronous"), ("4 learners", "bmuf"),
-    ]  # fmt: skip
 
 
 def test_what_is_wrong_with_a_study_is_in_its_report(tmp_path: Path) -> None:
@@ -61,17 +51,3 @@ def test_a_run_that_was_cut_short_is_not_one_that_is_missing(tmp_path: Path) -> 
     page = write_report(study).read_text(encoding="utf-8")
     assert "Some runs did not end well: 1 interrupted." in page
     assert "Not computed yet" not in page
-
-
-def test_places_are_in_the_order_of_the_study(tmp_path: Path) -> None:
-    study = write_study(tmp_path / "study")
-    about = json.loads((study / "study.json").read_text())
-    for cell in about["cells"]:  # what comes first in the study comes last in the alphabet
-        cell["cluster"] = "zero" if cell["seed"] == 1 else "ten"
-        outcome = json.loads((study / "runs" / cell["name"] / "cell.json").read_text())
-        (study / "runs" / cell["name"] / "cell.json").write_text(json.dumps(outcome | cell))
-    (study / "study.json").write_text(json.dumps(about))
-    board = make_report_data([study])
-    assert board.all_conditions == ["zero", "ten"]
-    facets = list(dict.fromkeys(facet for _, facet, _, _ in board.panels()))
-    assert facets == ["1 learner, zero", "4 learners, zero", "1 learner, ten", "4 learners, ten"]

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadratic import scattered, walk
+from quadratic_task import scattered, walk
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink
+from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.strategies import ADPSGD, PairwiseADPSGD, RandomADPSGD
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
-from support import simulated, tiny_job
+from tiny_jobs import simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:
@@ -27,12 +27,6 @@ def test_two_steps_by_hand() -> None:
     path = walk(ADPSGD(), [3, 6, 9, 0, 0, 0], 3)
     assert [path.weights[learner][0] for learner in range(3)] == [1.5, 3, 4.5]
     assert [path.weights[learner][1] for learner in range(3)] == pytest.approx([2.25, 1.5, 0.75])
-
-
-def test_two_steps_in_pairs_by_hand() -> None:
-    # step 1: 2 and 4.  Step 2: learner 0 sends 2, learner 1 takes off (4 - 2)/2, learner 0 adds it: both at 3;
-    # 3 - 2/2 = 2 and 3 + 12/2 = 9
-    assert walk(PairwiseADPSGD(), [4, 8, 0, 16], 2).weights == {0: [2, 2], 1: [4, 9]}
 
 
 def test_a_fast_learner_mixes_on_with_a_slow_one() -> None:
@@ -79,15 +73,6 @@ def test_staleness_counts_mixings() -> None:
     simulated(tiny_job(ADPSGD(), minibatches=20), 4, record=Record(file, clock="virtual"))
     steps = [line for line in map(json.loads, file.getvalue().splitlines()) if line["event"] == "step"]
     assert {line["staleness"] for line in steps} == {4.0}  # two neighbours, each asked and asking
-
-
-def test_pairs_go_on_after_a_loss() -> None:
-    file = io.StringIO()
-    cluster = Cluster(faults=[Fault(learner=3, at_seconds=0.55)])
-    simulated(tiny_job(PairwiseADPSGD()), 4, cluster, record=Record(file, clock="virtual"))
-    events = [json.loads(line) for line in file.getvalue().splitlines()]
-    assert ["3 learners do not pair up" in event["note"] for event in events if event["event"] == "fallback"] == [True]
-    assert {event["minibatch"] for event in events if event["event"] == "step"} == set(range(60))
 
 
 @pytest.mark.parametrize(

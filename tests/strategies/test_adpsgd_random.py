@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quadratic import scattered, walk
+from quadratic_task import scattered, walk
 from roundelay.strategies import RandomADPSGD
 from roundelay.strategies.topologies import RandomRing
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.errors import SettingsError
 from roundelay.optim.schedules import ExponentialDecay
 from roundelay.runs.record import Record
@@ -17,7 +17,7 @@ from roundelay.runtimes.cluster import Cluster, Compute
 from roundelay.strategies import ASGD, Synchronous, UpdatesASGD
 from roundelay.strategy import Strategy
 from roundelay.training.loop import Job
-from support import adamw, sgd, simulated, tiny_job
+from tiny_jobs import adamw, sgd, simulated, tiny_job
 
 
 def figures(job: Job, learners: int, name: str, cluster: Cluster | None = None) -> list[float]:
@@ -33,18 +33,6 @@ def test_two_steps_by_hand() -> None:
     path = walk(ASGD(), [4, 8, 0, 16], 2)
     assert path.weights == {0: [2, 5], 1: [6, 10]}
     assert path.consensus == 10
-
-
-def test_two_pushes_of_updates_by_hand() -> None:
-    # rate 1/2, momentum 1/2.  Learner 0 moves by 2: D = 2, w = 1.  Learner 1 by 4: D = 1 + 4, w = 1 + 2.5 = 3.5
-    # learner 0, 1 -> 0.5, by -0.5: D = 2.5 - 0.5, w = 4.5; learner 1, 3.5 -> 9.75, by 6.25: D = 7.25, w = 8.125
-    path = walk(UpdatesASGD(period=1, rate=0.5, momentum=0.5), [4, 8, 0, 16], 2)
-    assert path.weights == {0: [1, 4.5], 1: [3.5, 8.125]}
-
-
-def test_updates_pile_up_for_a_period_and_the_rest_is_pushed_at_the_end() -> None:
-    # learner 0: 0 -> 2 -> 1, pushes 1: w = 1; then 1 -> 2, which is pushed at the end: w = 1 + 1
-    assert walk(UpdatesASGD(period=2, rate=1.0), [4, 0, 3], 1).consensus == 2
 
 
 def test_staleness_is_what_others_applied_meanwhile() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import Averaging
 from roundelay.training.loop import Training
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 
 def test_two_periods_by_hand() -> None:

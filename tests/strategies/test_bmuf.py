@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.errors import SettingsError
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import BMUF
-from support import simulated, tiny_job
+from tiny_jobs import simulated, tiny_job
 
 
 def test_two_blocks_by_hand_with_nesterov_momentum() -> None:

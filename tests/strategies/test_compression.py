@@ -15,7 +15,7 @@ from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies.compression import COMPRESSIONS, Compression, OneBit, PowerSGD, TopK, pack_bits, unpack_bits
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.training.loop import Training
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 ALL = [OneBit(), TopK(fraction=0.1), PowerSGD(rank=1)]
 LARGER: dict[str, Any] = {"frames_per_epoch": 1600, "hidden": [32, 32], "classes": 12, "features": 20}

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import roundelay.runtimes.simulator.simulated_communicator as simulated_communicator
-from cases import CASES, SETTINGS, Ran, fitting, run_simulated
-from quadratic import Quadratic, scattered
+from quadratic_task import Quadratic, scattered
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink
 from roundelay.strategies import STRATEGIES, Synchronous
 from roundelay.strategy import Strategy
 from roundelay.training.budget import Budget
 from roundelay.training.loop import Job, Training
-from support import Watching, adamw, sgd, tiny_job
+from strategy_cases import CASES, SETTINGS, Ran, fitting, run_simulated
+from tiny_jobs import Watching, adamw, sgd, tiny_job
 
 Runs = Callable[..., Ran]
 

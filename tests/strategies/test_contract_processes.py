@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from contract_jobs import MINIBATCHES, entry, job_of
 
-from cases import CASES, fitting
+from contract_jobs import MINIBATCHES, entry, job_of
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.simulator.simulation import replay
 from roundelay.strategies import STRATEGIES
-from support import simulated
+from strategy_cases import CASES, fitting
+from tiny_jobs import simulated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

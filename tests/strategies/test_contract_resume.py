@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cases import CASES, fitting
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import STRATEGIES
 from roundelay.training.loop import Training
-from stopping import Stopped, events, job_of, kill_in, run_in
+from stopped_simulations import Stopped, events, job_of, kill_in, run_in
+from strategy_cases import CASES, fitting
 
 LEARNERS = 4
 

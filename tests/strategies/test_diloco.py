@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quadratic import Walk, walk
+from quadratic_task import Walk, walk
 from roundelay.learner import Learner
 from roundelay.strategies import BMUF, DiLoCo
-from support import adamw, simulated, tiny_job
+from tiny_jobs import adamw, simulated, tiny_job
 
 
 def last(path: Walk) -> list[float]:

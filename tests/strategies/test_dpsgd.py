@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.errors import SettingsError
 from roundelay.strategies import DPSGD
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
-from support import simulated, tiny_job
+from tiny_jobs import simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.errors import SettingsError
 from roundelay.strategies import EASGD, SynchronousEASGD
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:
@@ -17,13 +17,6 @@ def test_two_steps_by_hand() -> None:
     path = walk(EASGD(period=1, elasticity=0.25), [4, 8, 0, 16], 2)
     assert path.weights == {0: [2, 0.5], 1: [4, 9.125]}
     assert path.consensus == 1.375
-
-
-def test_two_synchronous_steps_by_hand() -> None:
-    # step 2: 2 - 2/4 - 2/2 = 0.5 and 4 - 4/4 + 12/2 = 9; beta = 1/2: centre at half of the mean of 2 and 4
-    path = walk(SynchronousEASGD(period=1, elasticity=0.25), [4, 8, 0, 16], 2)
-    assert path.weights == {0: [2, 0.5], 1: [4, 9]}
-    assert path.consensus == 1.5
 
 
 @pytest.mark.parametrize("kind", [EASGD, SynchronousEASGD])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quadratic import Walk, walk
+from quadratic_task import Walk, walk
 from roundelay.errors import SettingsError
 from roundelay.strategies import GossipPGA, Synchronous
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
-from support import simulated, tiny_job
+from tiny_jobs import simulated, tiny_job
 
 
 def last(path: Walk) -> list[float]:

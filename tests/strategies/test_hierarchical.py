@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.config import build_named, dump
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import ADPSGD, ASGD, BMUF, EASGD, STRATEGIES, Averaging, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
-from support import simulated, tiny_job
+from tiny_jobs import simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quadratic import scattered, walk
+from quadratic_task import scattered, walk
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.strategies import (
@@ -31,7 +31,7 @@ from roundelay.strategies import (
 from roundelay.strategies.mixing import Mixing, check_matrix
 from roundelay.strategies.topologies import find_topology
 from roundelay.strategy import Strategy
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 
 def consensus(strategy: Strategy, learners: int, **settings: Any) -> Tensor:

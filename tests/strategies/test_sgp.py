@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quadratic import Walk, walk
+from quadratic_task import Walk, walk
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import SGP
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 STAR = [(0, 1), (0, 2), (0, 3)]
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from quadratic import Walk, walk
+from quadratic_task import Walk, walk
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Fault
 from roundelay.strategies import BMUF, Averaging, SlowMo
 from roundelay.task import Scores
-from support import sgd, simulated, tiny_job
+from tiny_jobs import sgd, simulated, tiny_job
 
 EVEN = {"frames_per_epoch": 960}  # no learner is ever without a minibatch
 

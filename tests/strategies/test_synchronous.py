@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quadratic import walk
+from quadratic_task import walk
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.strategies import Synchronous
-from support import simulated, tiny_job
+from tiny_jobs import simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.study.definition import Study, merge
+from roundelay.study.definition import Study
 from roundelay.study.matrix import expand
 from study_files import write_study
 
@@ -31,22 +31,6 @@ def test_two_strategies_of_one_name_need_labels(tmp_path: Path) -> None:
     assert {cell.strategy for cell in matrix.cells} == {"averaging", "often", "synchronous"}
 
 
-@pytest.mark.parametrize("rates", ["[0.1, 0.1]", "[0.0, 0.1]", "[-0.1]", "[inf]"])
-def test_rates_that_cannot_be(rates: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="tuning: rates must be above 0 and differ"):
-        Study.read(write_study(tmp_path / "s.toml", rates=rates))
-
-
-def test_rates_grow_with_the_learners_where_gradients_are_averaged(tmp_path: Path) -> None:
-    path = write_study(tmp_path / "s.toml", strategies='["synchronous", "bmuf", "asgd"]', learners="[4]")
-    trials = expand(Study.read(path)).trials
-    rates: dict[str, list[float | None]] = {}
-    for trial in trials:
-        if trial.learners == 4:
-            rates.setdefault(trial.strategy, []).append(trial.rate)
-    assert rates == {"synchronous": [0.2, 0.8], "bmuf": [0.05, 0.2], "asgd": [0.05, 0.2]}
-
-
 def test_a_divided_minibatch_keeps_the_rate(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.toml", strategies='["synchronous", "asgd"]', learners="[4]")
     path.write_text(path.read_text().replace("{ size = 16 }", "{ total = 32 }"))
@@ -66,32 +50,6 @@ def test_the_baseline_is_added_and_healthy(tmp_path: Path) -> None:
     assert set(cells) == {"adpsgd-4-seed-1", "synchronous-1-seed-1"}
     assert not cells["synchronous-1-seed-1"].settings["cluster"]["stragglers"]
     assert cells["adpsgd-4-seed-1"].settings["cluster"]["stragglers"][0]["learner"] == 0
-
-
-@pytest.mark.parametrize(
-    ("strategy", "epochs", "period", "outside"),
-    [
-        ('"bmuf"', 16, 2, ""),  # 640 minibatches of 4 learners are 160 steps, which hold 20 x 4 blocks of 2
-        ('"bmuf"', 32, 4, ""),
-        ('"bmuf"', 8, 1, ""),
-        ('"bmuf"', 4, 1, "40 blocks of 1 steps in the budget; 20 x 4 learners are needed"),
-        ('{ name = "bmuf", block = 5 }', 16, 5, "32 blocks of 5 steps in the budget; 20 x 4 learners are needed"),
-        ('"averaging"', 4, 2, ""),  # which forgets, and needs just 20
-        ('"averaging"', 32, 10, ""),
-        ('"slowmo"', 16, 2, ""),
-        ('"asgd-updates"', 4, 2, ""),
-        ('"gossip-pga"', 4, 10, ""),  # which mixes between its periods, too
-        ('"easgd"', 1, 1, "10 blocks of 1 steps in the budget; 20 are needed"),
-    ],
-)
-def test_blocks_are_chosen_so_that_enough_fit(
-    strategy: str, epochs: int, period: int, outside: str, tmp_path: Path
-) -> None:
-    path = write_study(tmp_path / "s.toml", strategies=f"[{strategy}]", learners="[4]", seeds="[1]", epochs=epochs)
-    cell = next(cell for cell in expand(Study.read(path)).cells if cell.learners == 4)
-    settings = cell.settings["strategy"]
-    assert settings.get("block", settings.get("period")) == period
-    assert cell.fitted.outside == outside
 
 
 def test_budgets_are_whole_rounds(tmp_path: Path) -> None:
@@ -141,31 +99,3 @@ inter_node = { bandwidth = 1e6 }
     assert wide["task"]["hidden"] == [16]
     assert wide["cluster"]["inter_node"]["bandwidth"] == 1e6
     assert wide["task"]["model_seed"] == wide["seed"] == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"strategies": '["synchronous", "bumf"]'}, "strategies[1]: unknown strategy 'bumf'; did you mean 'bmuf'?"),
-        ({"more": 'baseline = "synchronus"'}, "baseline: unknown strategy 'synchronus'; did you mean 'synchronous'?"),
-        ({"seeds": "[0]"}, "tuning.seed 0 is also in `seeds`"),
-        ({"seeds": "[]"}, "seeds: at least one is needed"),
-        ({"more": "learnrs = [1]"}, "unknown key 'learnrs'; did you mean 'learners'?"),
-        (
-            {"strategies": '[{ name = "averaging", perod = 3 }]'},
-            "strategy: unknown key 'perod'; did you mean 'period'?",
-        ),
-        ({"learners": "[0]"}, "learners must be at least 1"),
-    ],
-)
-def test_what_is_wrong_is_said_at_the_start(changes: dict[str, str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError) as wrong:
-        expand(Study.read(write_study(tmp_path / "s.toml", **changes)))
-    assert message in str(wrong.value)
-
-
-def test_another_name_takes_the_place_of_a_table() -> None:
-    table = {"model": {"name": "dnn", "width": 8}, "lr": 1}
-    assert merge(table, {"model": {"width": 4}}) == {"model": {"name": "dnn", "width": 4}, "lr": 1}
-    assert merge(table, {"model": {"name": "lstm"}}) == {"model": {"name": "lstm"}, "lr": 1}
-    assert table["model"] == {"name": "dnn", "width": 8}

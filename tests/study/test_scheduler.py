@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from command import ROUNDELAY
-from roundelay.errors import CheckpointError, SettingsError
+from command_line import ROUNDELAY
+from roundelay.errors import SettingsError
 from roundelay.strategies import STRATEGIES
 from roundelay.study.definition import Study
-from roundelay.study.matrix import PlannedCell, expand
+from roundelay.study.matrix import PlannedCell
 from roundelay.study.scheduler import Scheduler, choose_rate
 from roundelay.study.study_folder import StudyFolder
 from roundelay.study.summary import summarise
@@ -169,20 +169,6 @@ def test_cells_on_processes(tmp_path: Path) -> None:
     assert {(cell["clock"], cell["cluster"]) for cell in summary["cells"]} == {("wall", "this machine")}
     starts = [word.startswith("start") for word in notes.seen]
     assert starts == [True, False] * 3  # one at a time, though two were allowed
-
-
-def test_two_studies_cannot_work_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roundelay.study.study_folder.PATIENCE_SECONDS", 0.1)
-    folder = StudyFolder(tmp_path)
-    with folder.locked(), pytest.raises(CheckpointError, match="at work"), folder.locked():
-        pass
-
-
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letters.txt").write_text("dear")
-    study = Study.read(write_study(tmp_path / "s.toml"))
-    with pytest.raises(SettingsError, match="not a study's folder"):
-        StudyFolder(tmp_path).create(study, expand(study))
 
 
 def test_the_best_trial_that_was_finished_is_chosen() -> None:

@@ -20,7 +20,6 @@ from roundelay.speech.preparation.pipeline import open_prepared
 from roundelay.task import seed_minibatch
 from roundelay.tasks.acoustic import Acoustic
 from roundelay.tasks.batch_reader import with_context
-from roundelay.tasks.ctc_labels import greedy_labels, label_errors
 
 
 def tiny(toned: str, name: str = "dnn", **settings: Any) -> Acoustic:
@@ -146,14 +145,6 @@ def test_context_repeats_the_ends() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]])[:, :, None]
     padded = with_context(x, torch.tensor([3, 2]), 2, 1)[..., 0]
     assert padded.tolist() == [[1, 1, 1, 2, 3, 3], [4, 4, 4, 5, 5, 5]]
-
-
-def test_labels_heard_and_missed() -> None:
-    best = torch.tensor([0, 2, 2, 0, 2, 1, 1, 0])
-    assert greedy_labels(functional.one_hot(best, 3).float()) == [2, 2, 1]
-    assert label_errors([2, 2, 1], [2, 1]) == 1
-    assert label_errors([], [1, 2]) == 2
-    assert label_errors([1, 2, 3], [3, 2, 1]) == 2
 
 
 def test_the_seed_is_the_experiments(toned: str) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cases import CASES, SETTINGS, fitting
 from roundelay.experiment.launch import train
 from roundelay.experiment.learner_entry import ENTRY
 from roundelay.experiment.run_observer import RunObserver
@@ -20,6 +19,7 @@ from roundelay.runs.run_folder import RunFolder
 from roundelay.runtimes.processes import launcher
 from roundelay.strategies import STRATEGIES
 from roundelay.task import evaluate
+from strategy_cases import CASES, SETTINGS, fitting
 
 MINIBATCHES = 24
 # Four learners' changes added up whole are four times a step: whether that ends below where it began is chance.
