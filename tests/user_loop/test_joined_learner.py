@@ -358,7 +358,7 @@ def test_alone_it_is_recorded(tmp_path: Path) -> None:
 
 def test_a_record_is_not_mixed_with_another(tmp_path: Path) -> None:
     train_recorded(tmp_path)
-    with pytest.raises(SettingsError, match="has a record already; give record= a new folder"):
+    with pytest.raises(SettingsError, match="already has a record; give record= a new folder"):
         train_recorded(tmp_path)
     with pytest.raises(SettingsError, match="the given runtime has its own record"):
         train_recorded(tmp_path / "other", runtime=LocalRuntime())

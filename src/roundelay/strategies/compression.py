@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.learner import Learner
+from roundelay.learner import Learner, Slot
 from roundelay.plugins import Registry
-from roundelay.vector import Slot
 
 __all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
 

@@ -1,4 +1,4 @@
-"""A communicator whose verbs are watched: something happens when each has been awaited."""
+"""A communicator around another one, which wraps what its operations return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roundelay.communicator import Communicator
 
 
 class WrappedCommunicator:
-    """``comm`` with each verb's awaitable wrapped by ``wrap``, in all groups that are split off it too."""
+    """``comm`` with the awaitable of each operation wrapped by ``wrap``, also in groups that are split off."""
 
     def __init__(self, comm: Communicator, wrap: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
         self._comm, self._wrap = comm, wrap
@@ -22,21 +22,21 @@ class WrappedCommunicator:
         return self._wrap(self._comm.mean(x, weight))
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
-        """Everyone's ``x``."""
+        """Return the ``x`` of every rank."""
         return self._wrap(self._comm.gather(x))
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
-        """Copy ``root``'s ``x`` into everyone's."""
+        """Copy the ``x`` of rank ``root`` to all ranks."""
         return self._wrap(self._comm.broadcast(x, root))
 
     def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
-        """Send to one rank, receive from another."""
+        """Send ``x`` to one rank and return what another sent."""
         return self._wrap(self._comm.exchange(x, to, source))
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
-        """Have ``to`` serve our ``x``."""
+        """Send ``x`` to rank ``to`` and return its reply."""
         return self._wrap(self._comm.request(x, to))
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        """Make the communicator of the group we are in."""
+        """Return the communicator of our group."""
         return WrappedCommunicator(self._comm.split(groups), self._wrap)

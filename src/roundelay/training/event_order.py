@@ -1,8 +1,8 @@
-"""In which order things happened to one learner: written down on real processes, kept to in the simulator.
+"""The order of one learner's events: recorded on real processes, followed by the simulator in a replay.
 
-A learner's weights depend on the order of few things: which minibatches it claimed (``c12``), when its gradient was
-there (``g``), when a verb that it awaited was done (``r``), and when it served whom (``s3``).  Between two of them
-nothing else touches the learner, so a run that keeps to the order does the same arithmetic.
+Four kinds of events decide a learner's weights: it claimed a minibatch (``c12``), its gradient was complete (``g``), an
+operation that it awaited was complete (``r``), it served the request of a rank (``s3``).  Nothing else changes the
+learner between two events, so a run with the same order does the same arithmetic.
 """
 
 from __future__ import annotations
@@ -24,56 +24,56 @@ T = TypeVar("T")
 
 
 class Order(Protocol):
-    """What a training asks at every point that matters."""
+    """What the training loop calls at each event."""
 
     async def mark(self, what: str) -> None:
-        """Let this happen now, or, where an order is kept to, when it is its turn."""
+        """Record an event; in a replay, wait for its turn."""
 
     async def claimed(self, base: int) -> int:
-        """Return what was claimed: ``base``, or what it was in the order that is kept to."""
+        """Record a claim and return it; in a replay, return the recorded one."""
 
     def serving(self, strategy: Strategy) -> Strategy:
-        """Return what answers requests."""
+        """Return the strategy that replies to requests."""
 
 
 class RecordedOrder:
-    """Writes the order down."""
+    """Records the order."""
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
 
     async def mark(self, what: str) -> None:
-        """Put it down."""
+        """Record an event."""
         self.tokens.append(what)
 
     async def claimed(self, base: int) -> int:
-        """Put it down."""
+        """Record a claim."""
         self.tokens.append(f"c{base}")
         return base
 
     def serving(self, strategy: Strategy) -> Strategy:
-        """Return a strategy that puts down whom it serves."""
+        """Return ``strategy``, with each request recorded."""
         return _Serving(strategy, self.tokens)
 
     def save(self, path: Path) -> None:
-        """Write all of it to a file."""
+        """Write the order to a file."""
         write_bytes(path, " ".join(self.tokens).encode() + b"\n")
 
 
 def read_order(path: Path) -> list[str]:
-    """Read what `WrittenOrder.save` wrote."""
+    """Read what `RecordedOrder.save` wrote."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if not text.endswith("\n"):
-        raise DataError(f"{path}: the order was not written to its end")
+        raise DataError(f"{path}: incomplete: the run was killed before it ended")
     tokens = text.split()
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token not in ("g", "r") and not (token[0] in "cs" and token[1:].isdecimal()):
-            raise DataError(f"{path}: token {place} is {token!r}; there are c12, g, r and s3")
+            raise DataError(f"{path}: token {index} is {token!r}; expected one like c12, g, r or s3")
     return tokens
 
 
 class _Serving(Strategy):
-    """A strategy as requests see it."""
+    """A strategy whose requests are recorded."""
 
     def __init__(self, strategy: Strategy, tokens: list[str]) -> None:
         self._strategy, self._tokens = strategy, tokens
@@ -84,7 +84,7 @@ class _Serving(Strategy):
 
 
 def watch(comm: Communicator, order: Order | None) -> Communicator:
-    """Return ``comm``, every awaited verb of which is marked."""
+    """Return ``comm``, with each awaited operation marked in ``order``."""
     return WrappedCommunicator(comm, lambda awaited: _Marked(awaited, order)) if order is not None else comm
 
 

@@ -1,4 +1,4 @@
-"""What has to be the same on all learners: versions, code, settings, data.  It is compared when they first meet."""
+"""What must be equal on all learners: versions, code, settings, data.  It is compared at the first rendezvous."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Print = dict[str, str]
 
 
 def fingerprint(settings: Mapping[str, Any]) -> Print:
-    """Return, by a name for each, what has to be the same on all learners; where data are is no part of it."""
+    """Return by name what must be equal on all learners; the folder of the data may differ."""
     task = settings.get("task", {})
     data = task.get("data") if isinstance(task, Mapping) else None
     plain = dict(settings) | {"task": {key: value for key, value in task.items() if key != "data"}}
@@ -28,13 +28,13 @@ def fingerprint(settings: Mapping[str, Any]) -> Print:
 
 
 def compare(prints: Sequence[Print], names: Sequence[str]) -> None:
-    """Raise a `Mismatch` that names the first thing in which two learners differ, and both."""
+    """Raise a `Mismatch` that names the first difference between two learners, with both values."""
     first = prints[0]
     for name, other in zip(names[1:], prints[1:], strict=True):
         for key in [*first, *(key for key in other if key not in first)]:
             mine, theirs = first.get(key, "nothing"), other.get(key, "nothing")
             if mine != theirs:
-                raise Mismatch(f"{names[0]} and {name} differ in {key}: {mine} and {theirs}; all have to run the same")
+                raise Mismatch(f"{names[0]} and {name} differ in {key}: {mine} and {theirs}; all must run the same")
 
 
 def _flat(table: Mapping[str, Any], prefix: str) -> Print:
@@ -57,7 +57,7 @@ def _digest_of_code() -> str:
 
 
 def _digest_of_data(folder: Path) -> str:
-    """Return the digest that prepared data have of themselves; what it says of a folder without one is its absence."""
+    """Return the digest in the folder of prepared data, or a text that says that there is none."""
     try:
         return str(json.loads((folder / "prepared.json").read_text(encoding="utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -65,7 +65,7 @@ def _digest_of_data(folder: Path) -> str:
 
 
 def _digests_of(settings: Any) -> dict[str, str]:
-    """Return the digest of every Python file that settings name, by the file's name."""
+    """Return the digest of each Python file that is named in settings, by the name of the file."""
     if isinstance(settings, Mapping):
         return {name: digest for each in settings.values() for name, digest in _digests_of(each).items()}
     if isinstance(settings, list):

@@ -1,4 +1,4 @@
-"""The runtime that the environment says, for a loop of the user's own, and where its record goes."""
+"""Choose the runtime of a user loop by the environment, and start and end its record."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from roundelay.errors import SettingsError
 from roundelay.runs.record import Record, merge_records
 from roundelay.runtime import Runtime
 from roundelay.runtimes.mpi import mpi_runtime as mpi
-from roundelay.runtimes.processes import environment
-from roundelay.runtimes.processes import external_launch as given
+from roundelay.runtimes.processes import environment, external_launch
 from roundelay.runtimes.processes.options import Options
 from roundelay.runtimes.processes.process_runtime import from_environment
 from roundelay.runtimes.single_learner import LocalRuntime
 
-_runs = itertools.count()  # of this process, which may join one after another
+_runs = itertools.count()  # runs of this process: a program may call `join` several times
 
 
 def detect_runtime(folder: Path | None, *, resumed: bool) -> tuple[Runtime, Callable[[], None]]:
-    """Be a rank of what mpiexec, torchrun or Slurm has started, or else alone; return the runtime, and what ends it.
+    """Be a rank of mpiexec, torchrun or Slurm, or a learner alone; return the runtime and the function that ends it.
 
-    With ``folder``, each rank writes its record there, and at the end they are made into one.  There must be no record
-    in it, unless the run is ``resumed``.
+    With ``folder``, each rank writes its record there; at the end the records are merged.  The folder must not have a
+    record yet, unless the run is ``resumed``.
     """
     if mpi.under_mpi():
         _begin(folder, mpi.start(), resumed=resumed)
@@ -37,21 +36,21 @@ def detect_runtime(folder: Path | None, *, resumed: bool) -> tuple[Runtime, Call
     _begin(folder, world.rank, resumed=resumed, again=world.restarted)
     runtime = from_environment(folder=folder, part=f"run {next(_runs)}")
     assert runtime is not None
-    return runtime, lambda: given.end(world, runtime, folder, Options().heartbeat_timeout)
+    return runtime, lambda: external_launch.end(world, runtime, folder, Options().heartbeat_timeout)
 
 
 def _begin(folder: Path | None, rank: int, *, resumed: bool, again: bool = False) -> None:
-    """See that a rank's record begins where its run does; ``again``, it is begun anew after a loss."""
+    """Make the folder of the record; ``again``: this rank was restarted after a loss, and starts a new record."""
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     if resumed:
-        return  # the record goes back with the run
+        return  # the checkpoint restores the record too
     mine, whole = folder / f"record-{rank}.jsonl", folder / "record.jsonl"
     if again:
         mine.unlink(missing_ok=True)
     elif mine.exists() or whole.exists():
-        raise SettingsError(f"{folder}: has a record already; give record= a new folder")
+        raise SettingsError(f"{folder}: already has a record; give record= a new folder")
 
 
 def _end(alone: LocalRuntime, folder: Path | None) -> None:

@@ -11,12 +11,22 @@ from typing import Any
 import pytest
 
 import process_jobs
+from roundelay.communicator import Communicator
+from roundelay.errors import SettingsError
+from roundelay.runs.record import Record
+from roundelay.runtimes.blocking import StrategyLock
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.options import Options
-from roundelay.runtimes.processes.process_runtime import from_environment
+from roundelay.runtimes.processes.membership import GenerationAgreement
+from roundelay.runtimes.processes.options import Options, ProcessInfo, TransportName
+from roundelay.runtimes.processes.process_runtime import Endpoint, from_environment
+from roundelay.runtimes.processes.transport import shared_memory_segments as segments
+from roundelay.runtimes.processes.transport.key_value_store import start_store
+from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
+from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator
 from roundelay.runtimes.simulator.simulation import simulate
+from roundelay.runtimes.wall_clock import WallClock
 
 pytestmark = pytest.mark.slow
 KINDS = {"compute", "communicate", "wait", "serve", "evaluate"}
@@ -82,3 +92,34 @@ def test_no_environment_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert from_environment() is None
     assert environment.find({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script is no step"
+
+
+def endpoint(transport: TransportName, host: str = "here", device: str = "cpu") -> Endpoint:
+    return Endpoint(ProcessInfo(0, 1, host=host), transport, device, lambda reason: None)
+
+
+def connect(one: Endpoint, addresses: list[dict[str, Any]]) -> Communicator:
+    store, _ = start_store("127.0.0.1")
+    agreement = GenerationAgreement(0, list(range(len(addresses))), {}, addresses)
+    recorder = WallClock(Record(None, clock="wall"), 0, 1)
+    session, comm = one.connect(agreement, 0, StrategyLock(), recorder, store)
+    session.close()
+    return comm
+
+
+@pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
+def test_memory_is_shared_if_all_members_can() -> None:
+    one = endpoint("auto")
+    assert isinstance(connect(one, [one.address]), SharedMemoryCommunicator)
+    for chosen in (endpoint("gloo"), endpoint("auto", device="cuda")):
+        assert chosen.address["memory"] is None
+        assert isinstance(connect(chosen, [chosen.address]), TorchCommunicator)
+
+
+@pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
+@pytest.mark.parametrize("other", [{"host": "there", "memory": {}}, {"host": "here", "memory": None}])
+def test_shared_memory_that_some_member_lacks_is_refused(other: dict[str, Any]) -> None:
+    one = endpoint("shared")
+    with pytest.raises(SettingsError, match="cannot share memory; use gloo"):
+        connect(one, [one.address, other])
+    one.close()
