@@ -92,12 +92,12 @@ def silence(strategy: str, seed: int) -> Result:
 
 def stop(strategy: str, seed: int) -> Result:
     """Stop a rank for 20 s: with a heartbeat timeout of 2 s (seed 0), and with one that is longer (seed 1)."""
-    timeout = 2.0 if seed == 0 else 60.0
+    patience = 2.0 if seed == 0 else 60.0
     fault = Fault(PROCESSES - 1, 1.0, (signal.SIGSTOP, signal.SIGCONT), pause_seconds=STOP_SECONDS)
-    enough = 600 if timeout > STOP_SECONDS and len(STRATEGIES[strategy]().lockstep_groups(3)) == 1 else 2600
+    enough = 600 if patience > STOP_SECONDS and len(STRATEGIES[strategy]().lockstep_groups(3)) == 1 else 2600
     given = settings(strategy, minibatches=enough, step_seconds=STOP_STEP_SECONDS)
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(heartbeat_timeout=timeout)
+        options = Options(heartbeat_timeout=patience)
         outcome = faults.run(given, size=PROCESSES, folder=Path(folder), faults=[fault], options=options)
     meanwhile = {
         learner: sum(fault.at < moment < fault.at + STOP_SECONDS for moment, _ in steps)
@@ -107,7 +107,7 @@ def stop(strategy: str, seed: int) -> Result:
     back = [event["time"] - fault.at - STOP_SECONDS for event in outcome.joined]
     missing = enough - len(outcome.trained)
     return {
-        "patience": timeout, "meanwhile": meanwhile, "back": min(back, default=None), "missing": missing,
+        "patience": patience, "meanwhile": meanwhile, "back": min(back, default=None), "missing": missing,
         "most": max(outcome.trained.values()), "finished": sum(result is not None for result in outcome.results),
         "stall": outcome.stall(fault), "ok": missing == 0,
     }  # fmt: skip
