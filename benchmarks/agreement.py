@@ -1,4 +1,4 @@
-"""How far a preparation's alignments agree with a reference: python benchmarks/agreement.py CORPUS DATA.
+"""Compare the alignments of a preparation with a reference: python benchmarks/agreement.py CORPUS DATA.
 
 For the synthetic corpus the reference is espeak-ng's phoneme events, with figures for each noise level; for AN4
 it is the alignment shipped in the pack.

@@ -1,6 +1,6 @@
-"""``synchronous`` on 2 processes against torch DDP: python benchmarks/ddp.py [ROUNDS].
+"""Compare ``synchronous`` on 2 processes with torch DDP: python benchmarks/ddp.py [ROUNDS].
 
-Both train in the same two processes, a few steps in turn, so that whatever else the machine does hits both alike.
+Both train in the same two processes, a few steps in turn, so that other load on the machine affects both equally.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = 3  # of each in turn
 
 
 def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
-    """One of the two processes."""
+    """Train in one of the two processes."""
     task = MODELS[settings["model"]]
     training = Job(task, Synchronous(bucket_bytes=settings["bucket_bytes"]), Budget(10**9, 10**9), sgd).training(
         runtime

@@ -1,9 +1,9 @@
-"""How many times faster than real time a run decodes on one core, and what a much wider beam would gain.
+"""Measure how many times faster than real time a run decodes on one core, and what a much wider beam gains.
 
     python benchmarks/decoding.py RUN [--data DATA] [--split dev] [--language bigram]
 
 Network and search are timed in seconds of one core (``time.process_time``, one thread), utterance by utterance, the
-usual and the wide beam in turn.  Fails where the usual beam is slower than 50 times real time, or where its word error
+usual and the wide beam in turn.  Fails if the usual beam is slower than 50 times real time, or if its word error
 rate is more than 0.5 points from the wide beam's.  Weights are those that were chosen on dev; decode with RUN first.
 """
 

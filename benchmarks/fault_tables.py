@@ -1,4 +1,4 @@
-"""Tables of what `faults.py` has found, written into docs/explanation/reliability.md between two marks."""
+"""Make tables of the results of `faults.py`; write them into docs/explanation/reliability.md between two marks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = dict[str, Any]
 
 
 def write(results: Sequence[Result], path: Path) -> None:
-    """Put the tables where they belong."""
+    """Write the tables between the two marks of the page."""
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -93,10 +93,10 @@ def _kills(parts: dict[str, list[Result]]) -> str:
     stall, before = (_milliseconds([result.get(name) for result in every]) for name in ("stall", "before"))
     missing, failed = sum(r.get("missing", 0) for r in parts["kill"]), _went_wrong(parts["kill"])
     summary = (
-        f"All {len(parts['kill'])} kills together: a stall of {stall} ms, where the longest gap between two steps had "
-        f"been {before} ms before; {failed} failed, {missing} minibatches missing.  Medians, and the worst in brackets."
+        f"All {len(parts['kill'])} kills together: a stall of {stall} ms; the longest gap between two steps before the "
+        f"kill was {before} ms; {failed} failed, {missing} minibatches missing.  Medians, and the worst in brackets."
     )
-    return f"### A killed learner, where the launcher sees it\n\n{_table(head, rows)}\n\n{summary}"
+    return f"### A killed learner, noticed by the launcher\n\n{_table(head, rows)}\n\n{summary}"
 
 
 def _short(part: str, title: str, head: Sequence[str]) -> Callable[[dict[str, list[Result]]], str]:
@@ -116,7 +116,7 @@ SHORT = (
     "strategy", "runs", "failed", "stall, ms", "longest gap before it, ms", "trained at most", "loss / undisturbed",
 )  # fmt: skip
 _seconds = _short("second", "A second kill within 60 ms of the first", SHORT)
-_silences = _short("silence", "Silence only: a learner that stops for good, at a patience of 1 s", SHORT)
+_silences = _short("silence", "No heartbeat: a learner stops and does not wake, heartbeat timeout 1 s", SHORT)
 
 
 def _stops(parts: dict[str, list[Result]]) -> str:
@@ -133,7 +133,7 @@ def _stops(parts: dict[str, list[Result]]) -> str:
                 "all" if result["ok"] else f"{result['missing']} missing",
             ])  # fmt: skip
     head = (
-        "strategy", "patience, s", "steps of each other rank meanwhile", "longest stall, s", "back after waking, s",
+        "strategy", "heartbeat timeout, s", "steps of each other rank", "longest stall, s", "back after waking, s",
         "minibatches",
     )  # fmt: skip
     return f"### Stopped for 20 s (SIGSTOP), then woken\n\n{_table(head, rows)}" if rows else ""
@@ -151,7 +151,7 @@ def _schedules(parts: dict[str, list[Result]]) -> str:
         ])  # fmt: skip
     head = (
         "strategy", "schedules", "failed", "faults", "losses", "joined", "minibatches", "trained again",
-        "trained at most", "in nobody's weights, several being lost",
+        "trained at most", "in no weights, several learners lost",
     )  # fmt: skip
     title = "### Seeded schedules of faults in the simulator"
     return f"{title}\n\n{_table(head, rows)}" if rows else ""
@@ -166,5 +166,5 @@ def _cycles(parts: dict[str, list[Result]]) -> str:
         grown = [f"{result['first'][name]} to {result['last'][name]}" for name in ("kilobytes", "threads", "files")]
         rows.append([where, str(result["cycles"]), *grown, "no" if result["ok"] else "yes"])
     head = ("runs", "started and ended", "memory, kB", "threads", "open files", "grew")
-    title = "### Started and ended again and again (from a tenth of the way to the end)"
+    title = "### Many runs one after another (values after a tenth of them, and at the end)"
     return f"{title}\n\n{_table(head, rows)}" if rows else ""

@@ -1,6 +1,6 @@
-"""Kill, stop and cut off learners, thousands of times, and write down what happens.
+"""Kill, stop and isolate learners, thousands of times, and write down what happens.
 
-``make faults`` runs all parts; each can be run by itself, is taken up where it was left, and adds to one file of
+``make faults`` runs all parts; each can be run alone, continues after a stop, and adds to one file of
 results (``build/faults/results.jsonl``).  ``python benchmarks/faults.py table`` makes the tables of
 docs/explanation/reliability.md of it; ``python benchmarks/faults.py simulate --strategy bmuf --seed 17`` shows one
 simulated schedule again.
@@ -69,7 +69,7 @@ def undisturbed(strategy: str, seed: int) -> Result:
 
 
 def kill(strategy: str, seed: int) -> Result:
-    """Kill a random rank at a random moment; every other time it is started again."""
+    """Kill a random rank at a random moment; in every second run it is restarted."""
     draw = random.Random(f"kill {strategy} {seed}")
     fault = Fault(draw.randrange(PROCESSES), draw.uniform(0.0, 0.45))
     return _on_processes(strategy, [fault], Options(), rejoins=seed % 2)
@@ -84,14 +84,14 @@ def second(strategy: str, seed: int) -> Result:
 
 
 def silence(strategy: str, seed: int) -> Result:
-    """Have a rank fall silent for good, at a patience of a second: nobody sees a process end."""
+    """Stop a rank and do not wake it, heartbeat timeout 1 s: no process ends, only the heartbeat is missing."""
     draw = random.Random(f"silence {strategy} {seed}")
     fault = Fault(draw.randrange(PROCESSES), draw.uniform(0.05, 0.4), (signal.SIGSTOP,))
     return _on_processes(strategy, [fault], Options(heartbeat_timeout=1.0))
 
 
 def stop(strategy: str, seed: int) -> Result:
-    """Stop a rank for 20 s: at a patience of 2 s (seed 0), and, seed 1, at one that outlasts it."""
+    """Stop a rank for 20 s: with a heartbeat timeout of 2 s (seed 0), and with one that is longer (seed 1)."""
     patience = 2.0 if seed == 0 else 60.0
     fault = Fault(PROCESSES - 1, 1.0, (signal.SIGSTOP, signal.SIGCONT), pause_seconds=STOP_SECONDS)
     enough = 600 if patience > STOP_SECONDS and len(STRATEGIES[strategy]().lockstep_groups(3)) == 1 else 2600

@@ -1,4 +1,4 @@
-"""Feature extraction beside kaldi-native-fbank, on one core, interleaved; ratios of best times.
+"""Compare feature extraction with kaldi-native-fbank, on one core, in turn; print ratios of best times.
 
 python benchmarks/features.py
 """
@@ -37,7 +37,7 @@ def theirs(samples: npt.NDArray[np.float32], settings: FeatureSettings) -> npt.N
 
 
 def theirs_without_copying(samples: npt.NDArray[np.float32], settings: FeatureSettings) -> None:
-    """Only compute: what a caller that could take all frames at once would wait for."""
+    """Only compute: the time of a caller that takes all frames at once."""
     options = knf.FbankOptions() if settings.kind == "fbank" else knf.MfccOptions()
     options.frame_opts.dither = 0
     options.mel_opts.num_bins = settings.num_bins

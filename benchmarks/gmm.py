@@ -1,9 +1,9 @@
-"""Monophones from a flat start: ours beside kaldi-hmm-gmm, same features, lexicon, iterations and Gaussians.
+"""Train monophones with our code and with kaldi-hmm-gmm: same features, lexicon, iterations and Gaussians.
 
-    python benchmarks/gmm.py                          made-up speech with a known alignment
+    python benchmarks/gmm.py                          artificial speech with a known alignment
     python benchmarks/gmm.py --an4 FOLDER             and AN4, against the alignments of its pack
 
-kaldi-hmm-gmm 1.1.4 works with kaldifst 1.7.17 only, so it gets a virtual environment of its own in a temporary folder.
+kaldi-hmm-gmm 1.1.4 works with kaldifst 1.7.17 only, so it gets its own virtual environment in a temporary folder.
 Ratios of processor time are printed: wall time says little on a machine that does other things too.
 """
 
@@ -34,7 +34,7 @@ REQUIREMENTS = ("kaldi-hmm-gmm==1.1.4", "kaldifst==1.7.17", "numpy")
 
 
 def make_environment(folder: Path) -> Path | None:
-    """Make the virtual environment; None where it cannot be made, such as without a package index."""
+    """Make the virtual environment; return None if that fails, for example without a package index."""
     python = folder / "environment" / "bin" / "python"
     commands = (
         [sys.executable, "-m", "venv", str(folder / "environment")],

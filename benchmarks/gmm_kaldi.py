@@ -1,8 +1,8 @@
-"""Train monophones with kaldi-hmm-gmm; ``gmm.py`` runs this file in a virtual environment of its own.
+"""Train monophones with kaldi-hmm-gmm; ``gmm.py`` runs this file in its own virtual environment.
 
     python gmm_kaldi.py INPUT.npz OUTPUT.npz
 
-Phones and words are numbers from 1, phone 1 being silence.  It imports nothing of Roundelay.
+Phones and words are numbers from 1, phone 1 is silence.  It imports nothing of Roundelay.
 """
 
 import math

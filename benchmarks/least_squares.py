@@ -1,4 +1,4 @@
-"""Least squares for a few positive numbers of a cluster, with the simulator as the model."""
+"""Fit a few positive numbers of a cluster by least squares, with the simulator as the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOOR = 1e-9  # of a start value; smaller values count as zero
 def fit(
     predict: Callable[[Mapping[str, float]], Sequence[float]], measured: Sequence[float], start: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the positive numbers with which ``predict`` comes closest to ``measured``, in relative error.
+    """Return the positive numbers for which ``predict`` is closest to ``measured``, in relative error.
 
     Levenberg and Marquardt's method on the logarithms of the numbers, from ``start``.
     """

@@ -1,4 +1,4 @@
-"""One learner in our loop against a hand-written PyTorch loop: python benchmarks/loop.py [ROUNDS]."""
+"""Compare one learner in our loop with a hand-written PyTorch loop: python benchmarks/loop.py [ROUNDS]."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Peak memory of extracting and of reading features, for 1 hour and for 20.
+"""Measure the peak memory of extracting and of reading features, for 1 hour and for 20.
 
-Each case is a process of its own.  Three figures, since memory-mapped files can be counted in two ways:
+Each case is its own process.  There are three figures, since memory-mapped files can be counted in two ways:
 ``peak_mb`` is the operating system's largest resident size (ru_maxrss), which includes pages of mapped files;
-``anonymous_mb`` is what only this process holds (RssAnon at its largest, sampled); ``mapped_mb`` is the pages of mapped
-files (RssFile), which the operating system may drop at any time.
+``anonymous_mb`` is the memory of this process alone (RssAnon at its largest, sampled); ``mapped_mb`` is the pages of
+mapped files (RssFile), which the operating system may drop at any time.
 
 python benchmarks/memory.py [--hours 1 20] [--epochs 1]
 """
@@ -24,7 +24,7 @@ import torch
 
 
 class Sampler(threading.Thread):
-    """Look at this process's memory every hundredth of a second."""
+    """Read this process's memory every hundredth of a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -47,7 +47,7 @@ class Sampler(threading.Thread):
 
 
 def extract_some(folder: Path, hours: float) -> None:
-    """Run the real extraction over hours of audio: the same minute of noise, cut into segments again and again."""
+    """Run the real extraction over hours of audio: the same minute of noise, divided into segments many times."""
     import soundfile
 
     from roundelay.corpora.data_directory import Utterance

@@ -1,4 +1,4 @@
-"""What natural gradients cost, and LSTMs built of Linear layers: python benchmarks/natural_gradient.py [ROUNDS]."""
+"""Measure the cost of natural gradients and of Linear LSTMs: python benchmarks/natural_gradient.py [ROUNDS]."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Predicted against measured step times: python benchmarks/prediction.py [ROUNDS [STEPS]].
+"""Compare predicted with measured step times: python benchmarks/prediction.py [ROUNDS [STEPS]].
 
 A run of `synchronous` on 2 real processes is recorded and calibrated.  The simulator then predicts the median step of
 `bmuf`, `delay-by-one` and `adpsgd` and of a model four times larger on 2 processes; and, from another recorded run of 2
 whose gradients are mostly slept, of all four strategies on 4 processes.  Every round makes all runs, in another order;
-a prediction and what it is compared with are medians over rounds.  Nothing that is predicted is used in a calibration.
-Assumed: a model four times larger takes four times as long.  Asked: within 15 %.  Run it on a quiet machine.
+predictions and measurements are medians over rounds.  Nothing that is predicted is used in a calibration.  It is
+assumed that a model four times larger takes four times as long.  The goal is 15 %.  Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from roundelay.training.budget import Budget
 from roundelay.training.loop import Job
 
 LAYERS, FRAMES, WARM = 6, 512, 3
-ASKED = 0.15
+GOAL = 0.15
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def measured(folder: Path) -> float:
 
 
 def predicted(cluster: Cluster, base: Case, case: Case, steps: int) -> float:
-    """Return the median step that the simulator comes to."""
+    """Return the median step in the simulator."""
     larger = case.model_bytes / base.model_bytes
     compute = dataclasses.replace(cluster.compute, seconds=cluster.compute.seconds * larger)
     machine = dataclasses.replace(cluster, model_bytes=case.model_bytes, compute=compute)
@@ -169,7 +169,7 @@ def main() -> None:
             truth, guess = statistics.median(found[case]), predicted(cluster, base, case, steps)
             off = guess / truth - 1
             rows.append({"case": case.name, "measured": truth, "predicted": guess, "off": off})
-            mark = "" if abs(off) <= ASKED else "  more than asked"
+            mark = "" if abs(off) <= GOAL else "  more than the goal"
             print(
                 f"  {case.name:35s} measured {1e3 * truth:8.2f} ms  predicted {1e3 * guess:8.2f} ms  {off:+.1%}{mark}"
             )

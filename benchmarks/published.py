@@ -1,4 +1,4 @@
-"""Published speed-up, predicted: python benchmarks/published.py [--json].
+"""Predict published speed-up: python benchmarks/published.py [--json].
 
 Su, Chen and Xu (2015, arXiv 1507.01239) averaged models of 40 million parameters every 10 minibatches on up to 32
 K20 GPUs, and published minutes per epoch.  Four numbers of a machine are fitted to their runs on up to 8 GPUs, both by
@@ -78,7 +78,7 @@ def published(how: str, gpus: int) -> float:
 
 
 def leave_one_out(whole: Mapping[Point, float]) -> dict[Point, float]:
-    """Return by how much, at most, leaving out each calibration point changes a prediction, as a share."""
+    """Return the largest relative change of a prediction if one calibration point is left out."""
     found = {}
     for left in CALIBRATION:
         without = predict(calibrate([point for point in CALIBRATION if point != left]))

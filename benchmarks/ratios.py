@@ -1,4 +1,4 @@
-"""Ratios of two ways to do the same thing, measured in turn in one run."""
+"""Measure ratios of two ways to do the same thing, in turn in one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def interleave(ways: dict[str, Callable[[], None]], rounds: int, warmup: int = 2) -> dict[str, list[float]]:
-    """Call each way once a round, in changing order; return the seconds of each call after the warm-up."""
+    """Call each way once per round, in changing order; return the seconds of each call after the warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + warmup):
         names = list(ways)
@@ -24,7 +24,7 @@ def interleave(ways: dict[str, Callable[[], None]], rounds: int, warmup: int = 2
 
 
 def ratio(base: list[float], ours: list[float]) -> dict[str, float]:
-    """Return how many times as fast as ``base`` we are, by medians, with a 95 % bootstrap interval."""
+    """Return our speed divided by that of ``base``, by medians, with a 95 % bootstrap interval."""
     draw = random.Random(0)
     point = statistics.median(base) / statistics.median(ours)
     boot = sorted(
@@ -34,9 +34,9 @@ def ratio(base: list[float], ours: list[float]) -> dict[str, float]:
     return {"ratio": round(point, 3), "low": round(boot[25], 3), "high": round(boot[975], 3)}
 
 
-def show(what: str, found: dict[str, float], asked: float | None = None) -> None:
+def show(what: str, found: dict[str, float], goal: float | None = None) -> None:
     """Print one line."""
-    wanted = f"  asked {asked}" if asked is not None else ""
+    wanted = f"  goal {goal}" if goal is not None else ""
     print(f"{what:55s} {found['ratio']:.3f}  ({found['low']:.3f} to {found['high']:.3f}){wanted}", flush=True)
 
 

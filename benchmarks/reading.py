@@ -1,4 +1,4 @@
-"""How fast minibatches are read, beside how fast a 6x1024 DNN consumes them, on one core and interleaved.
+"""Compare the speed of reading minibatches with the speed of a 6x1024 DNN that trains on them, on one core, in turn.
 
 python benchmarks/reading.py [--hours 1]
 """

@@ -1,8 +1,8 @@
-"""Kill -9 whole jobs at random moments, resume them, and compare the models' bits with runs left alone.
+"""Kill -9 whole jobs at random moments, resume them, and compare the models' bits with undisturbed runs.
 
 python benchmarks/resume.py [moments] [first seed]
 
-Lockstep strategies on two processes share the moments among them; in the simulator each strategy has as many.
+On two processes the lockstep strategies share the moments; in the simulator each strategy has all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TWO = ("--learners", "2")
 
 
 def simulate(moments: int, seed: int) -> int:
-    """Kill simulations of every strategy; return how many did not come to the same bits."""
+    """Kill simulations of every strategy; return how many did not give the same bits."""
     failed = 0
     for strategy in sorted(STRATEGIES):
         learners, same = fitting(CASES[strategy](), 4), 0
@@ -51,7 +51,7 @@ def simulate(moments: int, seed: int) -> int:
 
 
 def run_processes(moments: int, seed: int) -> int:
-    """Kill jobs of two processes; return how many did not come to the same bits."""
+    """Kill jobs of two processes; return how many did not give the same bits."""
     failed = 0
     with tempfile.TemporaryDirectory() as name:
         through: dict[str, Pace] = {}

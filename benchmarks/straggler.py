@@ -1,7 +1,7 @@
-"""How much a learner that is 5 times slower costs the others: python benchmarks/straggler.py [MINIBATCHES].
+"""Measure how much a learner that is 5 times slower slows the others: python benchmarks/straggler.py [MINIBATCHES].
 
-Four real processes whose gradient is about 5 ms of work and 45 ms of sleep, so that four fit two cores.  For each
-strategy the same run is made unslowed and with learner 3 slowed, in turn; figures are steps per second of the healthy
+Four real processes whose gradient is about 5 ms of work and 45 ms of sleep, so that four fit on two cores.  For each
+strategy the same run is made unslowed and with learner 3 slowed, in turn; figures are steps per second of the other
 learners, slowed / unslowed.
 """
 
@@ -31,7 +31,7 @@ STRATEGIES: dict[str, Strategy] = {
     "adpsgd-random": RandomADPSGD(),
     "synchronous": Synchronous(),
 }
-ASKED = {"adpsgd": "at least 0.90", "adpsgd-random": "at least 0.90", "synchronous": "at most 0.30"}
+EXPECTED = {"adpsgd": "at least 0.90", "adpsgd-random": "at least 0.90", "synchronous": "at most 0.30"}
 
 
 @dataclass
@@ -100,7 +100,7 @@ def main() -> None:
                 found = launch.run(f"{__file__}:learner", settings, size=4, options=Options(slow=slow))
                 rates.append(statistics.mean(found[:3]))
             ratios.append(rates[1] / rates[0])
-        print(f"{name:15s} {statistics.median(ratios):.3f}  ({min(ratios):.3f} to {max(ratios):.3f})  {ASKED[name]}")
+        print(f"{name:15s} {statistics.median(ratios):.3f}  ({min(ratios):.3f} to {max(ratios):.3f})  {EXPECTED[name]}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How fast timing-only simulation is: python benchmarks/timing_only.py [LEARNERS STEPS [STRATEGY ...]].
+"""Measure the speed of timing-only simulation: python benchmarks/timing_only.py [LEARNERS STEPS [STRATEGY ...]].
 
-By default the nine strategies of the papers on 1 024 learners for 50 steps each, asked: 60 s in all on one core; then
-10 000 learners for 20 steps by model averaging, asked: a minute.  The figures are seconds of processor time.
+By default the nine strategies of the papers on 1 024 learners for 50 steps each (goal: 60 s in all on one core), then
+10 000 learners for 20 steps by model averaging (goal: a minute).  The figures are seconds of processor time.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def main() -> None:
         learners, steps = int(sys.argv[1]), int(sys.argv[2])
         print(f"{sum(seconds(name, learners, steps) for name in sys.argv[3:] or PAPERS):.1f} s in all")
         return
-    print(f"{sum(seconds(name, 1024, 50) for name in PAPERS):.1f} s in all, asked: 60")
+    print(f"{sum(seconds(name, 1024, 50) for name in PAPERS):.1f} s in all, goal: 60")
     seconds("averaging", 10_000, 20)
-    print("asked: 60")
+    print("goal: 60")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An ordinary PyTorch loop on as many learners as torchrun starts; three lines differ from the loop of one.
+"""Train in an ordinary PyTorch loop on as many learners as torchrun starts; three lines differ from a plain loop.
 
 torchrun --nproc-per-node 2 examples/join.py
 """

@@ -1,19 +1,20 @@
-"""``roundelay demo``: the whole story, from audio to the report, by the commands that one would call oneself."""
+"""``roundelay demo``: a complete example, from audio to the report; each step prints the command that does the same."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import json
+import os
 import sys
 import time
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import click
 
+from roundelay.cli.compare import StudyDisplay, show_answer
+from roundelay.cli.progress_bars import bars
 from roundelay.errors import MissingExtra
 
 __all__ = ["command"]
@@ -27,65 +28,65 @@ NEEDED = {"espeakng_loader": "synthetic", "soundfile": "speech", "kaldi_decoder"
 
 
 @click.command(epilog=EPILOG)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), show_default=True, help="Output folder.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("demo"), show_default=True, help="Where it all goes."
+    "--jobs", type=click.IntRange(1), default=len(os.sched_getaffinity(0)), help="Processes; default: 1 per core."
 )
-@click.option("--jobs", type=int, help="Processes at a time; by default one for each core.")
-@click.option("--hours", type=float, default=0.17, show_default=True, help="How much speech is made.")
-@click.option(
-    "--study", type=click.Path(exists=True, path_type=Path), help="Compare something else on the same speech."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def command(*, out: Path, jobs: int | None, hours: float, study: Path | None, as_json: bool) -> None:
+@click.option("--hours", type=float, default=0.17, show_default=True, help="Hours of speech to make.")
+@click.option("--study", type=click.Path(exists=True, path_type=Path), help="Compare by this study instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(*, out: Path, jobs: int, hours: float, study: Path | None, as_json: bool) -> None:
     """Make ten minutes of speech, prepare it, train by many strategies, decode, and report: some minutes on two cores.
 
-    On two real processes three strategies are trained, and on sixteen simulated learners, one of them ten times slower
-    than the others, all strategies of the papers.  Called again, it goes on where it was stopped.
+    Three strategies train on two real processes.  All strategies of the papers train on sixteen simulated learners, one
+    of them ten times slower than the others.  If the demo was stopped, run the same command to continue.
     """
     for package, extra in NEEDED.items():
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, extra)
-    began = time.monotonic()
-    many = ["--jobs", str(jobs)] if jobs is not None else []
-    corpus, data, compared = out / "corpus", out / "data", out / "study"
+    from roundelay.corpora.synthetic.generator import make_corpus
+    from roundelay.report.report_writer import write_report
+    from roundelay.speech.gmm.gmm_training import GmmSettings
+    from roundelay.speech.preparation.data_summary import summary_lines
+    from roundelay.speech.preparation.pipeline import PrepareSettings, prepare
+    from roundelay.study.scheduler import compare
+
+    began, corpus, data, compared = time.monotonic(), out / "corpus", out / "data", out / "study"
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
-        _call("corpus", "synth", "--out", str(corpus), "--hours", f"{hours:g}", *many)
-        _call("prepare", str(corpus), "--out", str(data), *many)
-        with resources.as_file(resources.files("roundelay") / "demo.toml") as ours:
-            _call("compare", str(study or ours), "--data", str(data), "--out", str(compared), *many)
+        with bars() as progress:
+            _show(f"corpus synth --out {corpus} --hours {hours:g} --jobs {jobs}")
+            make_corpus(corpus, hours=hours, jobs=jobs, progress=lambda done, total: progress("speaking", done, total))
+            _show(f"prepare {corpus} --out {data} --jobs {jobs}")
+            settings = PrepareSettings(hmm=GmmSettings(num_senones=300, num_gaussians=1000))  # the command's defaults
+            outcome = prepare(corpus, data, settings, jobs=jobs, progress=progress)
+        click.echo("\n".join(summary_lines(outcome.summary)))
+        with resources.as_file(resources.files("roundelay") / "demo.toml") as ours, StudyDisplay() as display:
+            _show(f"compare {study or ours} --data {data} --out {compared} --jobs {jobs}")
+            summary = compare(study or ours, compared, data=data, jobs=jobs, watcher=display).summary
+        report = write_report(compared)
+        show_answer(summary)
     seconds, by_noise = time.monotonic() - began, _by_noise(compared)
     if as_json:
-        click.echo(json.dumps(_told(compared) | {"wer_by_noise": by_noise, "seconds": round(seconds, 1)}))
-    else:
-        if by_noise:
-            rates = ", ".join(f"{rate} % {level}" for level, rate in by_noise.items())
-            click.echo(f"\nWord error rates of one learner, by noise: {rates}.")
-        click.echo(f"All of it took {seconds / 60:.1f} minutes.  The report: {compared / 'report.html'}")
+        said = {"study": str(compared), "report": str(report)} | {n: summary[n] for n in ("answer", "rows", "faults")}
+        click.echo(json.dumps(said | {"wer_by_noise": by_noise, "seconds": round(seconds, 1)}))
+        return
+    if by_noise:
+        rates = ", ".join(f"{rate} % {level}" for level, rate in by_noise.items())
+        click.echo(f"\nWord error rates of one learner, by noise: {rates}.")
+    click.echo(f"All of it took {seconds / 60:.1f} minutes.  The report: {report}")
 
 
-def _call(name: str, *words: str) -> None:
-    """Call one of our own commands, and show which."""
-    click.secho(f"$ roundelay {' '.join([name, *words])}", bold=True, err=True)
-    made: click.Command = importlib.import_module(f"roundelay.cli.{name}").command
-    made.main([*words], standalone_mode=False)
-
-
-def _told(compared: Path) -> dict[str, Any]:
-    from roundelay.study.summary import summarise
-
-    summary = summarise(compared)
-    said = {"study": str(compared), "report": str(compared / "report.html"), "answer": summary["answer"]}
-    return said | {"rows": summary["rows"], "faults": summary["faults"]}
+def _show(command_line: str) -> None:
+    click.secho(f"$ roundelay {command_line}", bold=True, err=True)
 
 
 def _by_noise(compared: Path) -> dict[str, float]:
     """Return the word error rates of one learner by how noisy its speech was, the cleanest first."""
     from roundelay.speech.decoding.word_error_rate import UTTERANCES, ScoredUtterance, Wer
 
-    alone = [
-        path for path in sorted(compared.glob("runs/*/cell.json")) if json.loads(path.read_text())["learners"] == 1
-    ]
-    decoded = [found for path in alone for found in path.parent.glob(f"decode/*/{UTTERANCES}")]
+    cells = sorted(compared.glob("runs/*/cell.json"))
+    alone = [cell.parent for cell in cells if json.loads(cell.read_text())["learners"] == 1]
+    decoded = [found for run in alone for found in run.glob(f"decode/*/{UTTERANCES}")]
     levels: dict[str, list[ScoredUtterance]] = {}
     for scored in Wer.load(decoded[0]).utterances if decoded else ():
         _, noisy, decibels = scored.utterance.rpartition("-snr")
