@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ hypothesis.settings.register_profile(  # a busy machine is no failure
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("unhurried")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # `make test &` ignores it, and so would all that tests start
 torch.set_num_threads(1)  # as learners have it by default; two threads each would fight for the cores
 
 
