@@ -11,12 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from roundelay.experiment.launch import train
-from roundelay.experiment.learner_entry import ENTRY
 from roundelay.experiment.run_observer import RunObserver
 from roundelay.experiment.settings import BatchSettings, BudgetSettings, Experiment
 from roundelay.models import MODELS
 from roundelay.runs.run_folder import RunFolder
-from roundelay.runtimes.processes import launcher
 from roundelay.strategies import STRATEGIES
 from roundelay.task import evaluate
 from strategy_cases import CASES, SETTINGS, fitting
@@ -79,15 +77,12 @@ COVERING = list(zip(STRATEGIES, itertools.cycle(MODELS), strict=False))
 @pytest.mark.parametrize(("strategy", "model"), COVERING)
 def test_on_two_processes(strategy: str, model: str, toned: str, tmp_path: Path) -> None:
     what = experiment(toned, model, strategy, 2)
-    settings = {"experiment": what.plain(), "folder": str(tmp_path), "lr_factor": 1.0, "stage": None}
-    launcher.run(
-        ENTRY, settings,
-        size=what.learners + what.strategy.servers, folder=tmp_path,
-    )  # fmt: skip
-    saved, first = load_file(RunFolder(tmp_path).model), what.make_task().make_module().state_dict()
+    out = tmp_path / "run"
+    train(what, out, on="processes")
+    saved, first = load_file(RunFolder(out).model), what.make_task().make_module().state_dict()
     assert saved.keys() == first.keys()
     assert any(not torch.equal(saved[name], first[name]) for name in first)
-    assert (tmp_path / "acoustic" / "bundle.json").is_file()
+    assert (out / "acoustic" / "bundle.json").is_file()
     if len(what.strategy.lockstep_groups(what.learners)) == 1:  # lockstep: to the bit
         folder = RunFolder(tmp_path / "simulated")
         train(what, folder.path, on="simulator")

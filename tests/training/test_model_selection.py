@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import roundelay
 from roundelay.errors import SettingsError
 from roundelay.experiment import launch as launching
-from roundelay.experiment.learner_entry import ENTRY
 from roundelay.experiment.settings import BudgetSettings, Experiment
 from roundelay.learner import Learner
 from roundelay.optim.early_stopping import EarlyStopping
@@ -22,7 +22,6 @@ from roundelay.optim.rate_scaling import RateSettings
 from roundelay.optim.schedules import Constant, Newbob
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Runtime
-from roundelay.runtimes.processes import launcher as launch
 from roundelay.task import Scores
 from roundelay.training.event_order import Order
 from roundelay.training.loop import Job, Training
@@ -120,13 +119,7 @@ def test_processes_keep_it_too(tmp_path: Path) -> None:
     what = experiment("average", keep={"num_models": 2})
     _, simulated, _ = train(what, tmp_path / "simulated")
     out = tmp_path / "run"
-    out.mkdir()
-    launch.run(
-        ENTRY,
-        {"experiment": what.plain(), "folder": str(out), "lr_factor": 1.0, "stage": None},
-        size=2,
-        folder=out,
-    )
+    roundelay.train(what, out, on="processes")
     assert same(load_file(RunFolder(out).model), simulated)
     assert json.loads((out / "model.json").read_text())["kept"]["minibatches"] == [80, 100]
 
