@@ -12,8 +12,6 @@ from roundelay.files import write_text
 from roundelay.planning.assumptions import say_bytes, say_seconds
 from roundelay.planning.calibration import Calibration, calibrate
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay train experiments/tiny.toml --out runs/two --learners 2 --set budget.minibatches=100

@@ -18,8 +18,6 @@ from roundelay.study.schema import Summary
 if TYPE_CHECKING:  # it imports torch
     from roundelay.study.matrix import Matrix, PlannedCell
 
-__all__ = ["StudyDisplay", "command", "show_answer"]
-
 SHOWN: tuple[Literal["title", "target", "budget", "answer", "rows", "trials", "faults"], ...] = (
     "title", "target", "budget", "answer", "rows", "trials", "faults",
 )  # fmt: skip

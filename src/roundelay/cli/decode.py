@@ -10,8 +10,6 @@ import click
 
 from roundelay.cli.progress_bars import bars
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay decode runs/an4-dnn --split test --language flat

@@ -15,8 +15,6 @@ from roundelay.runtimes.fault_plan import FaultPlan, parse
 if TYPE_CHECKING:
     from roundelay.runtimes.processes.hosts import Hosts
 
-__all__ = ["fault_options", "hosts_of", "parse_slow", "plan_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

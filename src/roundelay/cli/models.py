@@ -12,8 +12,6 @@ import torch
 from roundelay.cli.strategies import hyperparameters, plain_console, plain_table
 from roundelay.models import MODELS, build_model
 
-__all__ = ["command"]
-
 INPUTS, OUTPUTS = 40, 2000  # sizes for which parameters are counted
 EPILOG = """\b
 Examples:

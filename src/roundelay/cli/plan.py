@@ -12,8 +12,6 @@ from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.planning.cluster_profiles import PROFILES, find_cluster, profile_names
 
-__all__ = ["command"]
-
 MANY = 256  # learners, above which sensitivity takes minutes, and has to be asked for
 EPILOG = """\b
 Examples:

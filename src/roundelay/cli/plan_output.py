@@ -21,8 +21,6 @@ from roundelay.planning.plan_text import answer, say_effect, say_factor
 from roundelay.planning.ranking import Effect, Ranking, moved
 from roundelay.report.number_format import count
 
-__all__ = ["plain", "planning_bar", "show"]
-
 FRAMES_PER_HOUR = 360_000
 WIDTH = 110  # without a terminal
 

@@ -12,8 +12,6 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 
-__all__ = ["ProgressDisplay", "bars"]
-
 
 class ProgressDisplay:
     """Progress bars with their own columns, shown inside ``with``."""

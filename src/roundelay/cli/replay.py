@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay train experiments/tiny.toml --out runs/ring --learners 4 --strategy adpsgd --set record.order=true

@@ -13,8 +13,6 @@ from roundelay.cli.training_display import Display
 from roundelay.experiment.backends import RunOptions
 from roundelay.experiment.continuation import is_finished, resume
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay resume runs/tiny

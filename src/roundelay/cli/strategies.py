@@ -18,8 +18,6 @@ from roundelay.strategies import STRATEGIES, find
 from roundelay.strategies.compression import COMPRESSIONS, Compression
 from roundelay.strategy import Strategy
 
-__all__ = ["command", "hyperparameters", "plain_console", "plain_table", "readable"]
-
 EPILOG = """\b
 Examples:
   roundelay strategies

@@ -23,8 +23,6 @@ from roundelay.theory.consensus import Consensus, consensus, curve, noise_gain, 
 from roundelay.theory.convergence import ASSUMPTIONS, Convergence, Problem, convergence
 from roundelay.theory.plot import svg, terminal
 
-__all__ = ["command"]
-
 MOST = 256  # learners: matrices of this many rows and columns are multiplied
 NOTES = (
     "contraction: factor of the distance from the mean per iteration, by formula (* by eigenvalues); gap: 1 minus it",

@@ -10,8 +10,6 @@ import click
 
 from roundelay.cli.progress_bars import bars
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay transcribe runs/an4-dnn call.wav

@@ -20,8 +20,6 @@ from roundelay.cli.text_plots import bar, curve
 from roundelay.errors import CheckpointError
 from roundelay.runs.follower import Follower
 
-__all__ = ["command", "draw", "latest", "summary"]
-
 EPILOG = """\b
 Examples:
   roundelay watch runs/tiny

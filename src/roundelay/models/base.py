@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from roundelay.errors import SettingsError
 
-__all__ = ["AcousticModel", "Activation", "ModelSettings", "activation", "init_weights", "stack"]
-
 Activation = Literal["relu", "sigmoid", "tanh"]
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LinearLSTM"]
-
 
 class LinearLSTM(nn.Module):
     """The same function as ``nn.LSTM(..., batch_first=True)``, with weights in Linear layers.

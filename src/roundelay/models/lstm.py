@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
 
-__all__ = ["LSTM", "LSTMSettings"]
-
 
 @dataclass
 class LSTMSettings(RecurrentSettings):

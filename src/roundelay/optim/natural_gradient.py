@@ -26,8 +26,6 @@ from roundelay.optim.online_fisher import FisherSettings, OnlineFisher
 if TYPE_CHECKING:
     from roundelay.learner import Learner
 
-__all__ = ["NaturalGradient", "NaturalGradientSettings", "precondition"]
-
 log = logging.getLogger(__name__)
 Affine = nn.Linear | nn.Conv1d | nn.Conv2d
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["FisherSettings", "OnlineFisher"]
-
 INITIAL_UPDATES = 10  # on every minibatch, before the update period counts
 INITIAL_PASSES = 3  # over the first minibatch, instead of an eigenvalue decomposition
 LARGEST_CONDITION = 1e6  # of Z, beyond which the rows of R may have lost their orthogonality

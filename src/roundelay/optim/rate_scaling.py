@@ -9,8 +9,6 @@ import torch
 
 from roundelay.errors import SettingsError
 
-__all__ = ["RateSettings", "multiply_rate"]
-
 
 @dataclass(frozen=True)
 class RateSettings:

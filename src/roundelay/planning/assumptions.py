@@ -10,8 +10,6 @@ from typing import Any
 
 from roundelay.runtimes.cluster import Cluster, NetworkLink
 
-__all__ = ["ASSUMPTIONS", "Assumption", "assumptions_of", "say_bytes", "say_seconds"]
-
 DEFAULT_MODEL_BYTES = 4e7
 
 

@@ -6,8 +6,6 @@ import statistics
 
 from roundelay.planning.timing_simulation import TotalsSnapshot
 
-__all__ = ["bottlenecks"]
-
 Spent = dict[str, dict[str, float]]
 SLOWER = 1.1  # times the median gradient: a learner above this is slow
 

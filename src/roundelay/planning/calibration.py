@@ -14,8 +14,6 @@ from roundelay.errors import DataError
 from roundelay.runs.reader import finite, read_lines, read_object
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 
-__all__ = ["Calibration", "Spans", "calibrate", "read_spans"]
-
 FEWEST_STEPS = 10  # of a learner
 WARM = 3  # first steps of a learner, left out: caches fill, memory is allocated
 QUICK = 1e12  # bytes per second, if a record shows no time at all

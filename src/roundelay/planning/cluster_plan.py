@@ -18,8 +18,6 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
 
-__all__ = ["ClusterPlan", "num_learners", "plan"]
-
 MOST = 10_000  # learners
 Progress = Callable[[str, int], None]
 """Is told what has been simulated, once for each of so many in all."""

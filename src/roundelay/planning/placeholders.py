@@ -16,8 +16,6 @@ from roundelay.communicator import Communicator
 from roundelay.learner import Learner
 from roundelay.task import Scores, Task
 
-__all__ = ["LAYERS", "PlaceholderLearner", "PlaceholderTask", "SizeOnlyTensor", "no_mean"]
-
 LAYERS = 8  # of a model if only its size is known
 
 

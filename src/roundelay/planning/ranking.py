@@ -15,8 +15,6 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 
-__all__ = ["PAPERS", "Effect", "RankedStrategy", "Ranking", "make_plan", "moved", "sensitivity"]
-
 PAPERS = (
     "synchronous",
     "averaging",

@@ -12,8 +12,6 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategy import Strategy, period_setting
 
-__all__ = ["Timing", "fitted", "period_of", "time_strategy"]
-
 FEWEST_STEPS, MOST_STEPS, TOTAL_STEPS = 4, 20, 800  # in the measured window: of each learner, and of all together
 
 

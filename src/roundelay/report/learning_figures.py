@@ -11,8 +11,6 @@ from roundelay.runs.downsampling import significant
 from roundelay.runs.reader import finite
 from roundelay.study.schema import Spread, StrategyRow
 
-__all__ = ["accuracy", "curve", "failures", "learning", "ordered", "spread_point"]
-
 NAMES = {
     "loss": "Held-out loss",
     "error": "Frame error",

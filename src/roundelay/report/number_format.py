@@ -8,8 +8,6 @@ from functools import partial
 
 from roundelay.study.schema import Spread
 
-__all__ = ["amount", "count", "duration", "learners", "number", "percent", "range_of", "size"]
-
 THIN = "\u202f"
 
 

@@ -11,8 +11,6 @@ from roundelay.errors import MissingExtra, SettingsError
 from roundelay.files import replacing
 from roundelay.report.figure_spec import Bar, Figure, Series
 
-__all__ = ["FORMATS", "draw", "draw_all"]
-
 FORMATS = ("svg", "png", "pdf")
 # As in the page; colours also differ in lightness, and each has a dash and a marker.
 COLOURS = ("#2f5d8a", "#c2571a", "#1b7f72", "#9b2c5e", "#6a4fb3", "#93700f", "#1f86b8", "#55722b")

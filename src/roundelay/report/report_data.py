@@ -13,8 +13,6 @@ from roundelay.runs.history import Details
 from roundelay.runs.target import Target
 from roundelay.study.schema import CellResult, StrategyRow, Summary
 
-__all__ = ["ReportData"]
-
 ALONE = "one learner"
 """The label of the reference in every panel."""
 OUTSIDE = "†"

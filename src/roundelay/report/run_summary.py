@@ -15,8 +15,6 @@ from roundelay.runs.target import Target, first_reached
 from roundelay.study.schema import Answer, CellResult, StrategyRow, Summary
 from roundelay.study.summary import make_groups, make_row, speed_up
 
-__all__ = ["run_names", "summarise_runs"]
-
 SLOW = "straggler ×"
 
 

@@ -14,8 +14,6 @@ from roundelay.runs.downsampling import significant
 from roundelay.runs.history import straggler
 from roundelay.study.schema import Spread, StrategyRow
 
-__all__ = ["profiles", "resilience", "speed", "traffic"]
-
 
 def speed(data: ReportData) -> Iterator[Figure]:
     """Make the figures of time to target, throughput, speed-up and efficiency, each by one clock."""

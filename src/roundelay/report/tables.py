@@ -14,8 +14,6 @@ from roundelay.report.learning_figures import failures
 from roundelay.report.report_data import OUTSIDE, ReportData
 from roundelay.study.schema import CellResult, Spread, StrategyRow
 
-__all__ = ["Item", "Line", "Table", "results", "runs", "to_csv", "to_html", "trials"]
-
 
 @dataclass(frozen=True)
 class Item:

@@ -13,8 +13,6 @@ from roundelay.errors import CheckpointError
 from roundelay.runs.reader import Tail, finite, parse_line, read_object
 from roundelay.runs.record import KINDS
 
-__all__ = ["Follower", "LearnerActivity"]
-
 RECENT = 200  # steps over which the current loss and speed are averaged
 
 

@@ -17,8 +17,6 @@ from roundelay.runs.reader import Problems, finite, read_lines, read_object, rea
 from roundelay.runs.record import KINDS
 from roundelay.runs.target import Point
 
-__all__ = ["Details", "read_details", "straggler"]
-
 _COMMON = {"event", "member", "clock", "time", "seconds", "minibatch", "epoch"}
 MOST_EVENTS = 200
 MOST_SPANS = 300_000  # kept in memory of one run; a thousand learners write millions

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Problems", "Tail", "finite", "parse_line", "read_lines", "read_object", "read_settings", "record_files"]
-
 Problems = list[str]
 """What is wrong with files, one line each; readers add to it."""
 

@@ -14,8 +14,6 @@ from roundelay.learner import Learner
 from roundelay.plugins import Registry
 from roundelay.vector import Slot
 
-__all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:

@@ -19,8 +19,6 @@ from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import Edge, Topology
 
-__all__ = ["MatrixMixing", "Mixing", "MixingBase", "check_matrix", "contraction"]
-
 Weighting = Literal["uniform", "metropolis"]
 
 

@@ -10,17 +10,6 @@ import torch
 
 from roundelay.errors import SettingsError, suggest
 
-__all__ = [
-    "TOPOLOGIES",
-    "Bipartite",
-    "Edge",
-    "FixedGraph",
-    "RandomRing",
-    "Ring",
-    "Topology",
-    "find_topology",
-]
-
 
 class Edge(NamedTuple):
     """One exchange: send to ``to``, receive from ``source``; the same rank in an undirected graph."""

@@ -9,8 +9,6 @@ from roundelay.runs.target import Target, first_reached
 from roundelay.study.schema import Answer, CellResult, RowGroup, StrategyRow, Trials
 from roundelay.study.statistics import FEWEST, better, chance, compare_times, spread
 
-__all__ = ["answer_group", "answer_study", "say_score"]
-
 ABOUT_EQUAL = 1.03  # times; a smaller difference is within the effect of seeds
 LEVELS = 40  # targets that are tried to find one with another winner
 

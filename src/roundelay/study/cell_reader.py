@@ -10,8 +10,6 @@ from roundelay.runs.reader import finite, read_object
 from roundelay.runs.target import Target, first_reached
 from roundelay.study.schema import CellResult
 
-__all__ = ["read_cell"]
-
 Status = Literal["done", "failed", "diverged", "interrupted"]
 STATUSES = ("done", "failed", "diverged", "interrupted")
 

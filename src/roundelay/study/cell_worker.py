@@ -22,8 +22,6 @@ from typing import Any, TextIO
 from roundelay.errors import NumericalError, RoundelayError
 from roundelay.files import write_json
 
-__all__ = ["compute", "conclude", "main"]
-
 Job = dict[str, Any]
 Outcome = dict[str, Any]
 

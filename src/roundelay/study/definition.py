@@ -15,8 +15,6 @@ from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.settings import assign
 from roundelay.strategies import STRATEGIES
 
-__all__ = ["Decoding", "Part", "Study", "TargetSettings", "Tuning", "merge"]
-
 Table = dict[str, Any]
 On = Literal["simulator", "processes"]
 

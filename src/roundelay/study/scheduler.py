@@ -25,8 +25,6 @@ from roundelay.study.statistics import settled
 from roundelay.study.study_folder import StudyFolder
 from roundelay.study.summary import summarise
 
-__all__ = ["Scheduler", "StudyComparison", "Watcher", "choose_rate", "compare"]
-
 LOOK_SECONDS = 0.25  # between two looks at how far the cells are
 STEP = b'"event":"step"'
 Outcome = dict[str, Any]

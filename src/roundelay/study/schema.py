@@ -10,18 +10,6 @@ from typing import Literal, TypedDict
 
 from roundelay.runs.target import Point, Target
 
-__all__ = [
-    "Answer",
-    "CellResult",
-    "Key",
-    "Profile",
-    "RowGroup",
-    "Spread",
-    "StrategyRow",
-    "Summary",
-    "Trials",
-]
-
 Certainty = Literal["clear", "likely", "open", "none"]
 """Ranges over three seeds or more do not overlap; better in every seed; too close or too few; no comparison."""
 

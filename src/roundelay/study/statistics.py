@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from roundelay.runs.target import Point
 from roundelay.study.schema import Certainty, Spread
 
-__all__ = ["FEWEST", "LAST", "better", "chance", "compare_times", "settled", "spread"]
-
 FEWEST = 3  # seeds for which ranges are used
 LAST = 3  # evaluations by which a trial is judged: a single one varies by chance
 

@@ -19,8 +19,6 @@ from roundelay.study.definition import Study
 from roundelay.study.matrix import Matrix, PlannedCell, describe
 from roundelay.study.statistics import LAST
 
-__all__ = ["StudyFolder"]
-
 PATIENCE_SECONDS = 10.0  # those that a killed study has left behind end by themselves within moments
 
 

@@ -16,8 +16,6 @@ from roundelay.study.cell_reader import read_cell
 from roundelay.study.schema import Answer, CellResult, Key, Profile, RowGroup, Spread, StrategyRow, Summary, Trials
 from roundelay.study.statistics import better, settled, spread
 
-__all__ = ["make_groups", "make_row", "speed_up", "summarise", "summarise_study"]
-
 Like = tuple[str, str, str, str, int]
 """The conditions that all seeds and trials of a row share."""
 FACTORS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]

@@ -20,8 +20,6 @@ from roundelay.task import Scores, Task
 from roundelay.tasks.batch_reader import BatchReader, read_chunks, read_frames, read_utterances, with_context
 from roundelay.tasks.ctc_labels import greedy_labels, label_errors, long_enough
 
-__all__ = ["Acoustic"]
-
 HELD_OUT_UTTERANCES = 8
 """Utterances per held-out minibatch; learners divide these minibatches among themselves."""
 

@@ -15,8 +15,6 @@ from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.minibatches import Batch, ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
 from roundelay.speech.features.network_inputs import CombinedInputs
 
-__all__ = ["BatchReader", "read_chunks", "read_frames", "read_utterances", "with_context"]
-
 Labels = Mapping[str, Mapping[str, Sequence[int]]]
 
 

@@ -12,8 +12,6 @@ from torch.nn import functional
 from roundelay.errors import SettingsError
 from roundelay.task import Scores, Task
 
-__all__ = ["Tiny"]
-
 Pair = tuple[Tensor, Tensor]
 
 

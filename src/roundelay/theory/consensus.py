@@ -20,8 +20,6 @@ from roundelay.errors import SettingsError
 from roundelay.strategies.mixing import MatrixMixing, Mixing
 from roundelay.strategies.topologies import Topology
 
-__all__ = ["Consensus", "consensus", "curve", "formula", "measure", "noise_gain", "pairwise", "steps_to", "together"]
-
 ONE_PERCENT = 0.01
 NOTHING = 1e-12  # distances below this are 0 in exact arithmetic
 DRAWS = 400  # iterations in which a random topology is measured

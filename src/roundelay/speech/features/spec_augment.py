@@ -14,8 +14,6 @@ from torch import Tensor
 
 from roundelay.errors import SettingsError
 
-__all__ = ["SpecAugment", "apply_masks"]
-
 
 @dataclass(frozen=True)
 class SpecAugment:
