@@ -75,11 +75,6 @@ class OnlineFisher:
         left = float(torch.linalg.vector_norm(hat)) ** 2
         return hat, math.sqrt(square / left) if left > 0.0 else 1.0
 
-    def matrix(self) -> Tensor:
-        """Return the full matrix F in double precision; for tests."""
-        r = self.directions()
-        return (r.T * self.d) @ r + self.rho * torch.eye(r.shape[1], dtype=torch.float64)
-
     def directions(self) -> Tensor:
         """Return R, in double precision."""
         return self.w.cpu().double() * self._evenness(self.d, self.rho).rsqrt()[:, None]
@@ -142,9 +137,7 @@ class OnlineFisher:
 
     def _orthonormalise(self) -> None:
         """Make the rows of R orthonormal again."""
-        e = self._evenness(self.d, self.rho)
-        w = self.w.cpu().double()
-        r = w * e.rsqrt()[:, None]
+        r = self.directions()
         gram = r @ r.T
         if float((gram - torch.eye(len(gram), dtype=gram.dtype)).abs().max()) <= ORTHOGONAL:
             return
@@ -153,7 +146,7 @@ class OnlineFisher:
             r = torch.eye(*self.w.shape, dtype=torch.float64)
         else:
             r = torch.linalg.solve_triangular(factor, r, upper=False)
-        self.w = (e.sqrt()[:, None] * r).to(self.w)
+        self.w = (self._evenness(self.d, self.rho).sqrt()[:, None] * r).to(self.w)
 
     # -- for checkpoints ----------------------------------------------------------------------------------------
 

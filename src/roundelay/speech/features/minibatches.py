@@ -54,15 +54,15 @@ class Minibatches(Protocol):
 
     def __len__(self) -> int:
         """Count the minibatches of an epoch."""
-        ...
 
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch without loading it."""
-        ...
 
     def load(self, epoch: int, index: int) -> Batch:
         """Read a minibatch."""
-        ...
+
+    def utterances(self, epoch: int, index: int) -> list[str]:
+        """Name the utterance of each item of a minibatch."""
 
 
 class _Shuffled:

@@ -29,23 +29,18 @@ class Inputs(Protocol):
 
     def __getitem__(self, utterance: str) -> Array:
         """Read an utterance (T, F)."""
-        ...
 
     def __contains__(self, utterance: object) -> bool:
         """Return whether there is such an utterance."""
-        ...
 
     def index(self, utterance: str) -> int:
         """Return an utterance's position in ``ids`` and ``lengths``."""
-        ...
 
     def gather(self, numbers: Ints, times: Ints) -> Array:
         """Copy the rows at ``times`` (B, K) of utterances (B): (B, K, F)."""
-        ...
 
     def release(self) -> None:
         """Let go of the pages read so far."""
-        ...
 
 
 class CombinedInputs:

@@ -27,12 +27,10 @@ class Pronouncer(Protocol):
     @property
     def phones(self) -> list[str]:
         """Name the phones, silence first."""
-        ...
 
     @property
     def pronunciations(self) -> dict[str, list[tuple[str, ...]]]:
         """Map each word to its pronunciations."""
-        ...
 
 
 class Spelling:
