@@ -21,6 +21,7 @@ __all__ = [
     "digest",
     "file_digest",
     "flush",
+    "make_folder",
     "read_json",
     "replacing",
     "write_bytes",
@@ -81,6 +82,14 @@ def data_errors(path: str | os.PathLike[str]) -> Iterator[None]:
                 f"{path}: cannot be written: {error.strerror}; fix this and run the same command again"
             ) from error
         raise
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it, unless it exists."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def flush(path: Path) -> None:
