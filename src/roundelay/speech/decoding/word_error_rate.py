@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import DataError, MissingExtra
+from roundelay.errors import DataError, import_extra
 from roundelay.files import write_text
 
 UTTERANCES = "utterances.jsonl"
@@ -52,11 +52,7 @@ class ScoredUtterance:
     @staticmethod
     def from_words(utterance: str, reference: Sequence[str], hypothesis: Sequence[str]) -> ScoredUtterance:
         """Align two word sequences with the fewest errors."""
-        try:
-            import kaldialign
-        except ImportError as error:
-            raise MissingExtra("kaldialign", "speech") from error
-        counts = kaldialign.edit_distance(list(reference), list(hypothesis))
+        counts = import_extra("kaldialign", "speech").edit_distance(list(reference), list(hypothesis))
         return ScoredUtterance(
             utterance, tuple(reference), tuple(hypothesis), counts["ins"], counts["del"], counts["sub"]
         )

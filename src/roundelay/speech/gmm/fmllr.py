@@ -65,13 +65,6 @@ def collect_fmllr(gmm: Gmm, frames: Array, senones: Array, *, adapted: Array | N
     return FmllrStatistics((pull.double().T @ wide.double()).numpy(), quadratic.numpy(), float(len(frames)))
 
 
-def fmllr_objective(statistics: FmllrStatistics, matrix: Array) -> float:
-    """Return the value that ``estimate_fmllr`` maximises: the gain of likelihood, up to a constant."""
-    linear = (matrix * statistics.linear).sum()
-    quadratic = np.einsum("di,dij,dj->", matrix, statistics.quadratic, matrix)
-    return float(statistics.frames * np.linalg.slogdet(matrix[:, :-1])[1] + linear - 0.5 * quadratic)
-
-
 def estimate_fmllr(statistics: FmllrStatistics, iterations: int = 15, min_frames: float = MIN_FRAMES) -> Array:
     """Estimate a speaker's matrix row by row; return the identity if there is too little speech.
 

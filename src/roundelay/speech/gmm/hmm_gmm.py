@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from roundelay.files import write_json
 from roundelay.speech.gmm.alignment import Alignment, Alignments
 from roundelay.speech.gmm.arrays import Array, read_tensors, write_tensors
@@ -98,11 +96,6 @@ class HmmGmm:
         with WorkerPool(jobs) as workers:
             corpus = self._open(features, transcripts, speakers)
             return SpeakerTransforms(self.model.front_end, corpus.normalisers, self._matrices(corpus, workers))
-
-    def scores(self, frames: Array, *, adapted: bool = False) -> Array:
-        """Return log-likelihoods (T, num_senones) of frames (T, D) of the front end."""
-        gmm = self.model.gmm if adapted or self.first_pass is None else self.first_pass
-        return np.ascontiguousarray(gmm.score(frames, np.arange(gmm.num_senones)).T)
 
     def _open(
         self,

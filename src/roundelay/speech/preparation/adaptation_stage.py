@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import MissingExtra
+from roundelay.errors import import_extra
 from roundelay.files import write_json
 from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.extraction import Copy
@@ -128,11 +128,7 @@ def _graph(path: Path, _when: int) -> Any:
 
 def _search(graph: Any, scores: npt.NDArray[np.float32]) -> list[int]:
     """Find the best path through scores (T, senones); if none is complete, use one that ends within a sentence."""
-    try:
-        import kaldi_decoder
-        import kaldifst
-    except ImportError as error:
-        raise MissingExtra("kaldi_decoder", "speech") from error
+    kaldi_decoder, kaldifst = (import_extra(name, "speech") for name in ("kaldi_decoder", "kaldifst"))
     options = kaldi_decoder.FasterDecoderOptions(beam=SEARCH["beam"], max_active=int(SEARCH["max_active"]))
     decoder = kaldi_decoder.FasterDecoder(graph, options)
     decoder.decode(kaldi_decoder.DecodableCtc(scores))

@@ -52,17 +52,13 @@ class PreparedData:
         if not (self.folder / DESCRIPTION).is_file():
             raise DataError(f"{self.folder}: no prepared data, or incomplete; run roundelay prepare")
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
+        self.digest: str = self.description["digest"]
+        """Digest of settings and input files."""
         self.splits: list[str] = self.description["splits"]
         self.train_splits: list[str] = self.description["train_splits"]
         self.feature_settings = FeatureSettings(**self.description["settings"]["features"])
         self._stores: dict[tuple[str, ...], ArrayStore] = {}
         self._utterances: dict[str, list[Utterance]] = {}
-
-    @property
-    def digest(self) -> str:
-        """Return the digest of settings and input files."""
-        digest: str = self.description["digest"]
-        return digest
 
     @functools.cached_property
     def lexicon(self) -> Lexicon:
