@@ -43,9 +43,8 @@ def plain(made: ClusterPlan) -> dict[str, Any]:
     plans, effects, target, needed = made.rankings, made.effects, made.target, made.needed
     cluster = plans[0].cluster
     assumed = [
-        {"assumption": each.name, "value": value, "said": each.say(value)}
+        {"assumption": each.name, "value": each.value(cluster), "said": each.describe(cluster)}
         for each in assumptions_of(cluster)
-        if (value := each.value(cluster)) is not None
     ]
     return {
         "cluster": config.plain(cluster),
@@ -133,8 +132,7 @@ def _assumptions(plan: Ranking, effects: Sequence[Effect]) -> Table:
     table.add_column("value", justify="right", no_wrap=True)
     if not effects:
         for each in assumptions_of(plan.cluster):
-            value = each.value(plan.cluster)
-            table.add_row(each.name, each.say(value) if value is not None else "")
+            table.add_row(each.name, each.describe(plan.cluster))
         return table
     for factor in effects[0].orders:
         table.add_column(say_factor(factor), justify="right", no_wrap=True)
