@@ -62,6 +62,11 @@ class ReportData:
             if name in self.cells and name in self.details:
                 yield self.cells[name], self.details[name]
 
+    def bytes_per_frame(self, row: StrategyRow) -> list[float]:
+        """Return the bytes sent per frame trained, of each run of a row that sent any."""
+        runs = [details for _, details in self.runs(row)]
+        return [run.total_bytes / run.frames for run in runs if run.total_bytes and run.frames]
+
     @cached_property
     def _varying(self) -> list[str]:
         said = {

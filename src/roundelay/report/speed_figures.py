@@ -124,8 +124,7 @@ def traffic(data: ReportData) -> Iterator[Figure]:
     """Make the figure of bytes sent."""
     series = []
     for row, _, label, style in data.panels():
-        sent = [details.total_bytes / details.frames for _, details in data.runs(row)
-                if details.total_bytes and details.frames]  # fmt: skip
+        sent = data.bytes_per_frame(row)
         ends = [[significant(v) for v in (statistics.median(sent), min(sent), max(sent))]] if sent else []
         if style.learners:  # one learner sends nothing
             series.append(Series(style, label, ends, failures(row) or "nothing was sent"))

@@ -105,8 +105,7 @@ def _share(data: ReportData, row: StrategyRow, kind: str) -> Item:
 
 
 def _bytes(data: ReportData, row: StrategyRow) -> Item:
-    known = [details.total_bytes / details.frames for _, details in data.runs(row)
-             if details.total_bytes and details.frames]  # fmt: skip
+    known = data.bytes_per_frame(row)
     each = sum(known) / len(known) if known else None
     return Item(say.size(each), each)
 

@@ -13,16 +13,23 @@ from roundelay.runs.reader import read_object
 from roundelay.runs.target import Target
 from roundelay.study.answer import answer_group, answer_study
 from roundelay.study.cell_reader import read_cell
-from roundelay.study.schema import Answer, CellResult, Key, Profile, RowGroup, Spread, StrategyRow, Summary, Trials
-from roundelay.study.statistics import better, settled, spread
+from roundelay.study.schema import (
+    CellResult,
+    Key,
+    Profile,
+    RowGroup,
+    Spread,
+    StrategyRow,
+    Summary,
+    Trials,
+    list_faults,
+    no_answer,
+)
+from roundelay.study.statistics import better, choose_rate, number_or_inf, settled, spread
 
 Like = tuple[str, str, str, str, int]
 """The conditions that all seeds and trials of a row share."""
 FACTORS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
-NO_ANSWER: Answer = {
-    "headline": "", "sentences": [], "changes": [], "certainty": "none", "winner": None, "runner_up": None,
-    "ratio": None,
-}  # fmt: skip
 
 
 def summarise(folder: Path) -> Summary:
@@ -59,11 +66,6 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
         _rank(group["rows"])
     for group in groups:
         group["answer"] = answer_group(group, groups, target, trials=trials, cells=cells)
-    faults = [
-        {"cell": cell["name"], "status": cell["status"], "error": cell["error"]}
-        for cell in cells
-        if cell["status"] != "done"
-    ]
     summary: Summary = {
         "title": about["title"],
         "target": target,
@@ -77,7 +79,7 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
         "trials": trials,
         "profiles": [profile for clock in ("virtual", "wall") for profile in _profiles(groups, clock)],
         "cells": cells,
-        "faults": faults,
+        "faults": list_faults(cells),
         "notes": _notes(about, cells),
     }
     return summary, runs
@@ -161,12 +163,12 @@ def make_groups(rows: list[StrategyRow]) -> list[RowGroup]:
     for row in rows:
         key: Key = {
             "on": row["on"],
-            "clock": "virtual" if row["clock"] == "virtual" else "wall",
+            "clock": row["clock"],
             "cluster": row["cluster"],
             "model": row["model"],
             "learners": row["learners"],
         }
-        group: RowGroup = {"key": key, "baseline": "", "baseline_time": None, "rows": [], "answer": NO_ANSWER}
+        group: RowGroup = {"key": key, "baseline": "", "baseline_time": None, "rows": [], "answer": no_answer("")}
         groups.setdefault(tuple(key.values()), group)["rows"].append(row)
     return list(groups.values())
 
@@ -175,8 +177,7 @@ def _rank(rows: list[StrategyRow]) -> None:
     """Sort by median time to the target, then misses by score; rows with too few blocks are last."""
 
     def order(row: StrategyRow) -> tuple[bool, float, float]:
-        time, score = row["time"]["median"], row["score"]["median"]
-        return (bool(row["regime"]), math.inf if time is None else time, math.inf if score is None else score)
+        return bool(row["regime"]), number_or_inf(row["time"]["median"]), number_or_inf(row["score"]["median"])
 
     rows.sort(key=order)
     ranked = [row for row in rows if not row["regime"] and row["time"]["median"] is not None]
@@ -189,8 +190,7 @@ def _trials(cells: list[CellResult], target: Target, last: int, used: Mapping[Li
     first, name = cells[0], target["score"]
     scores = [settled(cell["curve"], name, last) if cell["status"] == "done" else None for cell in cells]
     rates = [cell["rate"] or 0.0 for cell in cells]
-    known = [(score, rate) for score, rate in zip(scores, rates, strict=True) if score is not None]
-    chosen = used.get(_like(first)) or (min(known)[1] if known else min(rates))
+    chosen = used.get(_like(first)) or choose_rate(dict(zip(rates, scores, strict=True)))
     return {
         "strategy": first["strategy"],
         "on": first["on"],
@@ -243,7 +243,7 @@ def _notes(about: dict[str, Any], cells: list[CellResult]) -> list[str]:
     if tuning.get("rates"):
         notes.append(
             f"Each strategy had {len(tuning['rates'])} trials for each number of learners, of "
-            f"{100 * tuning.get('share', 1.0):g} % of the budget, with a separate seed; the rate with the "
+            f"{100 * tuning.get('budget_fraction', 1.0):g} % of the budget, with a separate seed; the rate with the "
             f"best {target['score']} on dev{_by(tuning.get('evaluations', 1))} was taken."
         )
     if any(cell["regime"] for cell in cells):
