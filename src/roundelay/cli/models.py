@@ -28,7 +28,6 @@ def command(name: str | None, *, as_json: bool) -> None:
     """List the acoustic models, or show the settings and presets of NAME."""
     if name is not None:
         MODELS.find(name, "model")
-    if name is not None:
         described = describe(name)
         print(json.dumps(described)) if as_json else _show(described)
         return

@@ -1,4 +1,4 @@
-"""The work of ``roundelay plan``: simulate, print, write JSON."""
+"""The output of ``roundelay plan``: a bar while it simulates, tables, JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from roundelay import config
+from roundelay.cli.progress_bars import ProgressDisplay
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
 from roundelay.planning.cluster_plan import ClusterPlan
 from roundelay.planning.frames_to_target import Needed
@@ -28,14 +29,9 @@ WIDTH = 110  # without a terminal
 @contextlib.contextmanager
 def planning_bar() -> Iterator[Callable[[str, int], None]]:
     """Show a bar on a terminal; what is yielded moves it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("planning", total=None)
-
-        def progress(what: str, total: int) -> None:
-            bar.update(task, description=what, advance=1, total=total)
-
-        yield progress
+    with ProgressDisplay(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()) as display:
+        task = display.progress.add_task("planning", total=None)
+        yield lambda what, total: display.progress.update(task, description=what, advance=1, total=total)
 
 
 def plain(made: ClusterPlan) -> dict[str, Any]:

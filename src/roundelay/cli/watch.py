@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,30 +79,30 @@ def latest(folder: Path) -> Path:
 def _follow(follower: Follower, interval: float, logs: Any) -> None:
     console = Console(highlight=False)
     with Live(console=console, refresh_per_second=4, transient=False) as live:
-        while True:
+        for _ in _updates(follower, interval, logs):
             live.update(draw(follower, console.width))
-            if follower.finished and not follower.read():
-                break
-            time.sleep(interval)
-            follower.read()
-            if logs is not None:
-                logs.write(follower)
         live.update(draw(follower, console.width))
 
 
 def _follow_plainly(follower: Follower, interval: float, logs: Any) -> None:
     said = 0
-    while True:
+    for _ in _updates(follower, interval, logs):
         for event in follower.scores[said:]:
             click.echo(_evaluation(event))
         said = len(follower.scores)
+    click.echo(_state(follower))
+
+
+def _updates(follower: Follower, interval: float, logs: Any) -> Iterator[None]:
+    """Yield after each time that the record is read, until the run has finished."""
+    while True:
+        yield
         if follower.finished and not follower.read():
-            break
+            return
         time.sleep(interval)
         follower.read()
         if logs is not None:
             logs.write(follower)
-    click.echo(_state(follower))
 
 
 def summary(follower: Follower) -> dict[str, Any]:
