@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -100,11 +99,9 @@ class StudyDisplay(ProgressDisplay):
         self.total = self.done = 0
         self.bad = 0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if kind is KeyboardInterrupt:
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        if raised[0] is KeyboardInterrupt:
             self.console.print(f"stopped after {self.done} of {self.total} cells; run the same command to continue")
 
     def planned(self, total: int, done: int) -> None:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -39,9 +38,7 @@ class WorkerPool:
             self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_start)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         torch.set_num_threads(self._threads)
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
@@ -61,6 +58,20 @@ class WorkerPool:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def in_chunks(items: Iterable[Chunk], size: Callable[[Chunk], int], least: int) -> Iterator[list[Chunk]]:
+    """Collect items into lists of at least ``least`` in total size; the last may be smaller."""
+    chunk: list[Chunk] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += size(item)
+        if total >= least:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
 
 
 def _start() -> None:

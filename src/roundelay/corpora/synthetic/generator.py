@@ -187,6 +187,6 @@ def _ctm(name: str, phones: list[tuple[float, float, str]]) -> str:
 CORPUS = Corpus(
     name="synthetic",
     summary="spelled words, numbers, dates, amounts, commands; 48 synthetic speakers, any number of hours",
-    licence="what is made is free; espeak-ng, which makes it, is under GPL-3.0",
+    licence="the audio is free; espeak-ng, which speaks it, is under GPL-3.0",
     import_splits=None,
 )

@@ -20,6 +20,7 @@ from roundelay.speech.gmm.gaussian_mixtures import Gmm, Statistics, accumulate
 from roundelay.speech.gmm.hmm import GraphBuilder, Pronunciations, Spelling, UtteranceHmm
 from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, collect_mllt
 from roundelay.speech.gmm.viterbi import Transitions, search
+from roundelay.speech.worker_pool import in_chunks
 
 FRAMES_PER_CHUNK = 18_000
 FRAMES_PER_SPEAKER = 60_000
@@ -123,16 +124,8 @@ class UtteranceSet:
 
     def chunks(self, utterances: Sequence[str] | None = None) -> Iterator[list[PassItem]]:
         """Read utterances chunk by chunk; the chunks do not depend on the number of processes."""
-        chunk: list[PassItem] = []
-        frames = 0
-        for utterance in self.utterances if utterances is None else utterances:
-            chunk.append(self.item(utterance))
-            frames += self.lengths[utterance]
-            if frames >= FRAMES_PER_CHUNK:
-                yield chunk
-                chunk, frames = [], 0
-        if chunk:
-            yield chunk
+        items = map(self.item, self.utterances if utterances is None else utterances)
+        return in_chunks(items, lambda item: self.lengths[item.utterance], FRAMES_PER_CHUNK)
 
     def speaker_chunks(self) -> Iterator[list[PassItem]]:
         """Read one chunk per speaker: all utterances, or the first ten minutes, which are enough for a matrix."""

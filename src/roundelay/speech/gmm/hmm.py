@@ -34,7 +34,7 @@ class Pronouncer(Protocol):
 
 
 class Spelling:
-    """Look up pronunciations as phone numbers, naming the utterance where a word has none."""
+    """Look up pronunciations as phone numbers, and name the utterance if a word has none."""
 
     def __init__(self, lexicon: Pronouncer) -> None:
         self.phones = list(lexicon.phones)
