@@ -175,7 +175,7 @@ def test_cells_on_processes(tmp_path: Path) -> None:
 def test_two_studies_cannot_work_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roundelay.study.study_folder.PATIENCE_SECONDS", 0.1)
     folder = StudyFolder(tmp_path)
-    with folder.locked(), pytest.raises(CheckpointError, match="at work"), folder.locked():
+    with folder.locked(), pytest.raises(CheckpointError, match="in use by another study"), folder.locked():
         pass
 
 

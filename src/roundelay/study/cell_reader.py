@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from roundelay.runs.history import Details
 from roundelay.runs.reader import finite, read_object
 from roundelay.runs.target import Target, first_reached
-from roundelay.study.schema import CellResult
+from roundelay.study.schema import CellResult, variant_of
 
 Status = Literal["done", "failed", "diverged", "interrupted"]
 STATUSES = ("done", "failed", "diverged", "interrupted")
@@ -24,20 +24,11 @@ def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: De
     reached = first_reached(details.points, target) if done else None  # a run that fails leaves no model
     said: dict[str, Any] = planned | {key: value for key, value in outcome.items() if key in planned}
     return {
+        **variant_of(said),
         "name": planned["name"],
         "path": f"runs/{planned['name']}",
-        "strategy": said["strategy"],
-        "on": said["on"],
-        "clock": said["clock"],
-        "cluster": said["cluster"],
-        "model": said["model"],
-        "learners": said["learners"],
         "seed": said["seed"],
-        "rate": said["rate"],
         "trial": said["trial"],
-        "regime": said["regime"],
-        "period": said.get("period"),
-        "usual_period": said.get("usual_period"),
         "status": cast("Status", status if status in STATUSES else "failed"),
         "error": str(outcome.get("error", "")),
         "scores": _numbers(outcome.get("scores")) if done else {},

@@ -6,8 +6,8 @@ missing value: the time to a target that was missed, the score of a run that fai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, cast
 
 from roundelay.runs.target import Point, Target
 
@@ -42,7 +42,9 @@ class Key(Conditions):
     """``virtual`` or ``wall``."""
 
 
-class _StrategyUnderConditions(Key):
+class Variant(Key):
+    """A strategy with its settings, under one set of conditions."""
+
     strategy: str
     rate: float | None
     regime: str
@@ -53,7 +55,12 @@ class _StrategyUnderConditions(Key):
     """The default of the strategy: more than ``period`` if the budget is too short for it."""
 
 
-class CellResult(_StrategyUnderConditions):
+def variant_of(described: Mapping[str, Any]) -> Variant:
+    """Return the part of a described cell that is common to all its seeds."""
+    return cast("Variant", {name: described.get(name) for name in Variant.__annotations__})
+
+
+class CellResult(Variant):
     """One run: its ``cell.json`` and its evaluations."""
 
     name: str
@@ -78,7 +85,7 @@ class CellResult(_StrategyUnderConditions):
     """Problems with the cell's files: a missing record, an incomplete line."""
 
 
-class StrategyRow(_StrategyUnderConditions):
+class StrategyRow(Variant):
     """A strategy in a group, with all its seeds."""
 
     seeds: list[int]

@@ -24,6 +24,7 @@ from roundelay.study.schema import (
     Trials,
     list_faults,
     no_answer,
+    variant_of,
 )
 from roundelay.study.statistics import better, choose_rate, number_or_inf, settled, spread
 
@@ -100,24 +101,16 @@ def _like(cell: CellResult) -> Like:
 def make_row(cells: list[CellResult], score: str) -> StrategyRow:
     """Combine the seeds of one strategy under one set of conditions; ``score`` is the one of the target."""
     cells = sorted(cells, key=lambda cell: cell["seed"])
-    first, statuses = cells[0], [cell["status"] for cell in cells]
+    statuses = [cell["status"] for cell in cells]
     names = list(dict.fromkeys(name for cell in cells for name in cell["scores"]))
     time = spread([cell["reached_seconds"] for cell in cells])
     rated = [cell["wer"].get("wer") for cell in cells if cell["wer"] is not None]
     rates = [float(rate) for rate in rated if isinstance(rate, int | float)]
     return {
-        "strategy": first["strategy"],
-        "on": first["on"],
-        "clock": first["clock"],
-        "cluster": first["cluster"],
-        "model": first["model"],
-        "learners": first["learners"],
-        "rate": first["rate"],
+        **variant_of(cells[0]),
+        "regime": next((cell["regime"] for cell in cells if cell["regime"]), ""),
         "seeds": [cell["seed"] for cell in cells],
         "cells": [cell["name"] for cell in cells],
-        "regime": next((cell["regime"] for cell in cells if cell["regime"]), ""),
-        "period": first["period"],
-        "usual_period": first["usual_period"],
         "statuses": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
         "hits": sum(value is not None for value in time["values"]),
         "rank": None,
