@@ -214,16 +214,6 @@ def read_mlf(path: Path) -> dict[str, Alignment]:
     return found
 
 
-def write_mlf(path: Path, alignments: Mapping[str, Iterable[Interval]]) -> None:
-    """Write a master label file, utterances sorted."""
-    lines = ["#!MLF!#"]
-    for name in sorted(alignments):
-        lines.append(f'"*/{name}.lab"')
-        lines += [f"{_units(begin)} {_units(end)} {label}" for begin, end, label in alignments[name]]
-        lines.append(".")
-    write_text(Path(path), "\n".join(lines) + "\n")
-
-
 def _labels(lines: Iterable[tuple[int, str]], path: Path, where: str) -> Alignment:
     found = []
     for number, line in lines:
@@ -234,10 +224,6 @@ def _labels(lines: Iterable[tuple[int, str]], path: Path, where: str) -> Alignme
         found.append(Interval(begin, end, fields[2]))
     _check_order(found, where)
     return found
-
-
-def _units(seconds: float) -> int:
-    return round(seconds * HTK_UNITS)
 
 
 # Kaldi's alignments, and runs of states

@@ -71,7 +71,8 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
     every = [seconds for each in own.values() for seconds in each]
     typical = statistics.median(every)
     frames = round(statistics.median(frames for each in learners.values() for _, frames, _ in each.steady()))
-    slowness = [round(statistics.median(own[member]) / typical, 3) for member in sorted(own, key=_number)]
+    members = sorted(own, key=lambda member: int(member.rpartition(" ")[2]))
+    slowness = [round(statistics.median(own[member]) / typical, 3) for member in members]
     copying, moving = _operation_seconds(run, learners)
     fixed = max(0.0, copying - nbytes / SLOW_COPY)
     where = f"{about.get('on', 'processes')}: {TRANSPORTS.get(str(about.get('on')), 'a simulated network')}"
@@ -193,10 +194,6 @@ def _serving(spans: dict[str, Spans], nbytes: float) -> float:
     if not served:
         return Cluster.serving_bandwidth
     return nbytes / max(statistics.median(seconds / count for seconds, count in served), 1e-9)
-
-
-def _number(member: str) -> int:
-    return int(member.rpartition(" ")[2])
 
 
 def _model_bytes(run: Path) -> float:

@@ -86,14 +86,11 @@ def draw(figure: Figure, strategies: Sequence[str], folder: Path, formats: Seque
         _legend(canvas, figure)
         for name in formats:
             path = folder / f"{figure.name}.{name}"
+            undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(name)
             with replacing(path) as temporary:
-                canvas.savefig(temporary, format=name, metadata=None if name == "png" else {_dated(name): None})
+                canvas.savefig(temporary, format=name, metadata=undated)
             written.append(path)
     return written
-
-
-def _dated(name: str) -> str:
-    return "CreationDate" if name == "pdf" else "Date"
 
 
 def _facets(figure: Figure) -> dict[str, list[Any]]:

@@ -35,7 +35,9 @@ class WorkerPool:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         if self.jobs > 1:
-            self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_start)
+            self._pool = ProcessPoolExecutor(
+                self.jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +74,3 @@ def in_chunks(items: Iterable[Chunk], size: Callable[[Chunk], int], least: int) 
             chunk, total = [], 0
     if chunk:
         yield chunk
-
-
-def _start() -> None:
-    torch.set_num_threads(1)

@@ -116,7 +116,8 @@ class Scheduler:
             with _Crew(self.jobs, lock, self.folder.path / "log.txt") as crew:
                 while self._ready or crew.busy or self._waiting:
                     self._start(crew)
-                    self._look(crew)
+                    for slot, (cell, counter) in crew.busy.items():
+                        self.watcher.progressed(slot, counter.steps() / cell.minibatches)
                     for slot, outcome in crew.answers(LOOK_SECONDS):
                         self._finish(slot, outcome)
 
@@ -183,10 +184,6 @@ class Scheduler:
             shutil.rmtree(self.folder.run(cell.name), ignore_errors=True)  # files of a killed study
             crew.give(slot, cell, self.folder.job(cell, self.study))
             self.watcher.started(slot, cell)
-
-    def _look(self, crew: _Crew) -> None:
-        for slot, (cell, counter) in crew.busy.items():
-            self.watcher.progressed(slot, counter.steps() / cell.minibatches)
 
     def _finish(self, slot: int, outcome: Outcome) -> None:
         self.outcomes[outcome["name"]] = outcome

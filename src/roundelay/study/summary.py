@@ -220,10 +220,6 @@ def _profiles(groups: list[RowGroup], clock: str) -> list[Profile]:
     return sorted(profiles, key=lambda profile: -profile["area"])
 
 
-def _by(last: int) -> str:
-    return f" in the mean of its last {last} evaluations (never more than half of them)" if last > 1 else ""
-
-
 def _notes(about: dict[str, Any], cells: list[CellResult]) -> list[str]:
     tuning, target = about.get("tuning", {}), about["target"]
     notes = [
@@ -234,10 +230,12 @@ def _notes(about: dict[str, Any], cells: list[CellResult]) -> list[str]:
         f"The baseline is one learner ({about['baseline']}), without stragglers and lost learners.",
     ]
     if tuning.get("rates"):
+        last = tuning.get("evaluations", 1)
+        by = f" in the mean of its last {last} evaluations (never more than half of them)" if last > 1 else ""
         notes.append(
             f"Each strategy had {len(tuning['rates'])} trials for each number of learners, of "
             f"{100 * tuning.get('budget_fraction', 1.0):g} % of the budget, with a separate seed; the rate with the "
-            f"best {target['score']} on dev{_by(tuning.get('evaluations', 1))} was taken."
+            f"best {target['score']} on dev{by} was taken."
         )
     if any(cell["regime"] for cell in cells):
         notes.append(f"Cells with fewer than {about.get('blocks', 20)} x N blocks are shown, not ranked.")

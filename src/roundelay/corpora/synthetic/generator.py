@@ -175,13 +175,13 @@ def _write_split(out: Path, split: str, rows: list[dict[str, Any]]) -> None:
     write_table(folder / "utt2room", ((row["id"], row["room"]) for row in rows))
     write_table(folder / "utt2dur", ((row["id"], f"{row['seconds']:.4f}") for row in rows))
     for name, key in (("reference.ctm", "phones"), ("closures.ctm", "closures")):
-        lines = [_ctm(row["id"], row[key]) for row in sorted(rows, key=lambda row: str(row["id"]))]
+        lines = [
+            f"{row['id']} 1 {begin:.4f} {duration:.4f} {phone}\n"
+            for row in sorted(rows, key=lambda row: str(row["id"]))
+            for begin, duration, phone in row[key]
+        ]
         write_text(folder / name, "".join(lines))
     write_split(folder, (Utterance(r["id"], out / r["path"], r["speaker"], tuple(r["words"])) for r in rows))
-
-
-def _ctm(name: str, phones: list[tuple[float, float, str]]) -> str:
-    return "".join(f"{name} 1 {begin:.4f} {duration:.4f} {phone}\n" for begin, duration, phone in phones)
 
 
 CORPUS = Corpus(

@@ -80,7 +80,10 @@ def _describe(
 ) -> dict[str, Any]:
     settings = prepared.description["settings"]
     source = prepared.folder
-    files = {name: _identity(source / name) for name in _files(prepared, kinds, ivectors)}
+    files = {
+        name: {"bytes": (source / name).stat().st_size, "sha256": file_digest(source / name)}
+        for name in _files(prepared, kinds, ivectors)
+    }
     return {
         "version": _VERSION,
         "digest": prepared.digest,
@@ -113,10 +116,6 @@ def _source_rate(prepared: PreparedData) -> int | None:
     """Return the sample rate of the training audio; features may have been made at a higher rate."""
     first = prepared.utterances(prepared.train_splits[0])[0].audio
     return audio_files.info(first).rate if first.is_file() else None
-
-
-def _identity(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
 class Bundle:

@@ -64,7 +64,9 @@ class Adapter:
                 words: Transcripts = {copy.name: copy.utterance.words for copy in copies if copy.name in spoken}
             else:
                 words = self._recognise(spoken, speakers)
-            self._write(split, features, speakers, self._transforms(spoken, words, speakers))
+            jobs = spoken.jobs(self._jobs)
+            transforms = self._model.speaker_transforms(spoken, words, speakers, jobs) if words else None
+            self._write(split, features, speakers, transforms)
             if split not in train_splits:
                 write_json(self._folder / ADAPTED / split / RECOGNISED, words)
         return files_under(*(self._folder / ADAPTED / split for split in self._items))
@@ -78,12 +80,6 @@ class Adapter:
             chunks = workers.map(_recognise_chunk, (model, self._graph), corpus.chunks())
             found = dict(zip(corpus.utterances, (ids for chunk in chunks for ids in chunk), strict=True))
         return {name: [self._words[i - 1] for i in found[name]] for name in spoken}
-
-    def _transforms(
-        self, spoken: StoredUtterances, words: Transcripts, speakers: Mapping[str, str]
-    ) -> SpeakerTransforms | None:
-        """Estimate every speaker's matrix; None if there are no words."""
-        return self._model.speaker_transforms(spoken, words, speakers, spoken.jobs(self._jobs)) if words else None
 
     def _write(
         self, split: str, features: ArrayStore, speakers: Mapping[str, str], transforms: SpeakerTransforms | None
