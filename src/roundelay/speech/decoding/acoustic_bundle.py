@@ -193,8 +193,7 @@ class Bundle:
     @functools.cached_property
     def lexicon(self) -> Lexicon:
         """Read the lexicon; raise if its phones and words do not match the ids in graphs and tree."""
-        unknown = (self.folder / "unknown.txt").read_text(encoding="utf-8").split()
-        lexicon = Lexicon(Lexicon.read(self.folder / "lexicon.txt").pronunciations, unknown=tuple(unknown))
+        lexicon = Lexicon.open(self.folder)
         for name, found in (("phones.txt", lexicon.phones), ("words.txt", lexicon.words)):
             listed = _symbols(self.folder / name)
             lost = sorted(set(listed) - set(found)) or sorted(set(found) - set(listed))

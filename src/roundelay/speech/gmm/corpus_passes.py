@@ -5,14 +5,14 @@ A pass is a function of a shared value (the model) and a chunk of utterances, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from roundelay.errors import DataError
 from roundelay.speech.gmm.alignment import Alignment
-from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.arrays import Array, Features, Speakers, Transcripts
 from roundelay.speech.gmm.decision_tree import SILENCE, Tree, TreeStatistics
 from roundelay.speech.gmm.fmllr import FmllrStatistics, collect_fmllr, estimate_fmllr
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser, collect_normalisers
@@ -57,8 +57,8 @@ class PassItem:
 class UtteranceSet:
     """Utterances with their transcripts, alignments and transforms so far; passes read the features when needed."""
 
-    features: Mapping[str, Array]
-    speakers: Mapping[str, str] | None
+    features: Features
+    speakers: Speakers | None
     transcripts: dict[str, list[Pronunciations]]
     normalisers: dict[str, Normaliser]
     lengths: dict[str, int]
@@ -67,13 +67,9 @@ class UtteranceSet:
 
     @classmethod
     def open(
-        cls,
-        features: Mapping[str, Array],
-        transcripts: Mapping[str, Sequence[str]],
-        speakers: Mapping[str, str] | None,
-        spelling: Spelling,
+        cls, features: Features, transcripts: Transcripts, speakers: Speakers | None, spelling: Spelling,
         front_end: FrontEnd,
-    ) -> UtteranceSet:
+    ) -> UtteranceSet:  # fmt: skip
         """Check the data and read the features once, for their lengths and the speakers' means."""
         spelled = {}
         for utterance, words in transcripts.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from roundelay.errors import DataError, SettingsError, check_at_least, suggest
 from roundelay.speech.gmm.alignment import Alignment
-from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.arrays import Array, Features, Speakers, Transcripts
 from roundelay.speech.gmm.corpus_passes import (
     Model,
     UtteranceSet,
@@ -261,14 +261,9 @@ def train_adapted(trainer: Trainer, model: Model) -> tuple[Model, Gmm]:
 
 
 def train_gmm(
-    features: Mapping[str, Array],
-    transcripts: Mapping[str, Sequence[str]],
-    speakers: Mapping[str, str],
-    lexicon: Pronouncer,
-    settings: GmmSettings,
-    progress: Progress | None = None,
-    jobs: int = 1,
-) -> HmmGmm:
+    features: Features, transcripts: Transcripts, speakers: Speakers, lexicon: Pronouncer, settings: GmmSettings,
+    progress: Progress | None = None, jobs: int = 1,
+) -> HmmGmm:  # fmt: skip
     """Train an acoustic model from a flat start."""
     front_end = FrontEnd(input=settings.input, num_cepstra=settings.num_cepstra)
     spelling = Spelling(lexicon)

@@ -94,6 +94,12 @@ class Lexicon:
         """Read ``word phone phone ...`` lines, one pronunciation each, as Kaldi and the CMU dictionary have them."""
         return Lexicon(read_pronunciations(path))
 
+    @staticmethod
+    def open(folder: Path) -> Lexicon:
+        """Read lexicon.txt of a folder, and unknown.txt, the words whose pronunciation was guessed."""
+        unknown = (folder / "unknown.txt").read_text(encoding="utf-8").split()
+        return Lexicon(read_pronunciations(folder / "lexicon.txt"), unknown=tuple(unknown))
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write ``word phone phone ...`` lines in order."""
         lines = (f"{word} {' '.join(variant)}\n" for word in self.words for variant in self.pronunciations[word])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from roundelay.errors import import_extra
 from roundelay.files import write_json
 from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.extraction import Copy
+from roundelay.speech.gmm.arrays import Speakers, Transcripts
 from roundelay.speech.gmm.corpus_passes import Model, PassItem, UtteranceSet
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
 from roundelay.speech.gmm.front_end import collect_normalisers
@@ -32,7 +33,6 @@ from roundelay.speech.worker_pool import WorkerPool
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
-Transcripts = Mapping[str, Sequence[str]]
 ADAPTED = "adapted"
 TRANSFORMS = "transforms.safetensors"
 """File beside a split's adapted features: its speakers' matrices."""
@@ -71,7 +71,7 @@ class Adapter:
                 write_json(self._folder / ADAPTED / split / RECOGNISED, words)
         return files_under(*(self._folder / ADAPTED / split for split in self._items))
 
-    def _recognise(self, spoken: StoredUtterances, speakers: Mapping[str, str]) -> Transcripts:
+    def _recognise(self, spoken: StoredUtterances, speakers: Speakers) -> Transcripts:
         """Decode utterances with the unadapted mixtures: the first pass."""
         model = self._model.unadapted
         norms, lengths = collect_normalisers(model.front_end, spoken, list(spoken), speakers)
@@ -82,7 +82,7 @@ class Adapter:
         return {name: [self._words[i - 1] for i in found[name]] for name in spoken}
 
     def _write(
-        self, split: str, features: ArrayStore, speakers: Mapping[str, str], transforms: SpeakerTransforms | None
+        self, split: str, features: ArrayStore, speakers: Speakers, transforms: SpeakerTransforms | None
     ) -> None:
         dim, total = self._model.model.gmm.num_features, sum(map(len, self._items.values()))
 

@@ -63,8 +63,7 @@ class PreparedData:
     @functools.cached_property
     def lexicon(self) -> Lexicon:
         """Read the lexicon."""
-        unknown = (self.folder / "unknown.txt").read_text(encoding="utf-8").split()
-        return Lexicon(Lexicon.read(self.folder / "lexicon.txt").pronunciations, unknown=tuple(unknown))
+        return Lexicon.open(self.folder)
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:
