@@ -20,6 +20,7 @@ from roundelay.cli.score_format import figures, say_speed
 from roundelay.cli.text_plots import bar, curve
 from roundelay.errors import CheckpointError
 from roundelay.runs.follower import Follower
+from roundelay.runs.reader import member_order
 
 EPILOG = """\b
 Examples:
@@ -173,7 +174,7 @@ def _bars(follower: Follower, width: int) -> Table:
     table = Table.grid(padding=(0, 1))
     for justify in ("left", "right", "left", "left"):
         table.add_column(justify=justify, no_wrap=True)
-    members = sorted(follower.learners.items(), key=lambda pair: _order(pair[0]))
+    members = sorted(follower.learners.items(), key=lambda pair: member_order(pair[0]))
     most = max((each.steps for _, each in members), default=1) or 1
     room = max(10, (width - 36) // 2)
     for member, each in members[:MOST_LEARNERS]:
@@ -203,8 +204,3 @@ def _legend() -> Text:
         text.append(f"{LETTERS[kind]} ", style=colour)
         text.append(f"{kind}  ")
     return text
-
-
-def _order(member: str) -> tuple[str, int]:
-    name, _, number = member.partition(" ")
-    return name, int(number) if number.isdecimal() else 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import DataError
-from roundelay.runs.reader import finite, read_lines, read_object
+from roundelay.runs.reader import finite, member_order, read_lines, read_object
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 
 FEWEST_STEPS = 10  # of a learner
@@ -71,8 +71,7 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
     every = [seconds for each in own.values() for seconds in each]
     typical = statistics.median(every)
     frames = round(statistics.median(frames for each in learners.values() for _, frames, _ in each.steady()))
-    members = sorted(own, key=lambda member: int(member.rpartition(" ")[2]))
-    slowness = [round(statistics.median(own[member]) / typical, 3) for member in members]
+    slowness = [round(statistics.median(own[member]) / typical, 3) for member in sorted(own, key=member_order)]
     copying, moving = _operation_seconds(run, learners)
     fixed = max(0.0, copying - nbytes / SLOW_COPY)
     where = f"{about.get('on', 'processes')}: {TRANSPORTS.get(str(about.get('on')), 'a simulated network')}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from roundelay.report import number_format as say
 from roundelay.runs.history import Details, straggler
-from roundelay.runs.reader import finite
+from roundelay.runs.reader import finite, finite_numbers
 from roundelay.runs.target import Target, first_reached
 from roundelay.study.schema import Answer, CellResult, StrategyRow, Summary, list_faults, no_answer
 from roundelay.study.summary import make_groups, make_row, speed_up
@@ -59,7 +59,7 @@ def _cell(name: str, details: Details, target: Target | None) -> CellResult:
     optimizer = settings.get("optimizer")
     last = details.points[-1]["scores"] if details.points else {}
     scored = details.model.get("scores")
-    scores = {k: n for k, v in (scored if isinstance(scored, dict) else last).items() if (n := finite(v)) is not None}
+    scores = finite_numbers(scored if isinstance(scored, dict) else last)
     status, error = _status(details)
     reached = first_reached(details.points, target) if target is not None else None
     return CellResult(

@@ -25,6 +25,18 @@ def finite(value: object) -> float | None:
     return float(value) if kind is int else None  # type: ignore[arg-type]
 
 
+def finite_numbers(table: object) -> dict[str, float]:
+    """Return the finite numbers of a table, by name; JSON has no others."""
+    items = table.items() if isinstance(table, dict) else ()
+    return {name: number for name, value in items if (number := finite(value)) is not None}
+
+
+def member_order(member: str) -> tuple[str, int]:
+    """Return a key that sorts ``learner 2`` before ``learner 10``."""
+    name, _, number = member.rpartition(" ")
+    return (name, int(number)) if number.isdigit() else (member, -1)
+
+
 def read_object(path: Path, problems: Problems | None = None, *, needed: bool = False) -> dict[str, Any]:
     """Read a JSON object; return an empty one if it is missing or incomplete."""
     problems = [] if problems is None else problems

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from roundelay.runs.history import Details
-from roundelay.runs.reader import finite, read_object
+from roundelay.runs.reader import finite, finite_numbers, read_object
 from roundelay.runs.target import Target, first_reached
 from roundelay.study.schema import CellResult, variant_of
 
@@ -31,7 +31,7 @@ def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: De
         "trial": said["trial"],
         "status": cast("Status", status if status in STATUSES else "failed"),
         "error": str(outcome.get("error", "")),
-        "scores": _numbers(outcome.get("scores")) if done else {},
+        "scores": finite_numbers(outcome.get("scores")) if done else {},
         "seconds": seconds,
         "frames": frames if done else None,
         "frames_per_second": frames / seconds if seconds else None,
@@ -47,10 +47,3 @@ def _seconds(outcome: dict[str, Any], details: Details) -> float | None:
     """Return the seconds of training, without evaluations."""
     whole = finite(outcome.get("seconds"))
     return max(0.0, whole - details.evaluating) if whole is not None else None
-
-
-def _numbers(scores: Any) -> dict[str, float]:
-    """Keep finite numbers: JSON has no others."""
-    if not isinstance(scores, dict):
-        return {}
-    return {name: number for name, value in scores.items() if (number := finite(value)) is not None}
