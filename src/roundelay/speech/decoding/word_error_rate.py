@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +171,8 @@ class Comparison:
 
     def describe(self) -> dict[str, Any]:
         """Return all values."""
-        return {
-            "first": self.first,
-            "second": self.second,
-            "difference": self.difference,
-            "interval": list(self.interval),
-            "p": self.p,
-            "significant": self.significant,
-        }
+        derived = {"difference": self.difference, "significant": self.significant}
+        return asdict(self) | derived | {"interval": list(self.interval)}
 
 
 def compare_wer(
