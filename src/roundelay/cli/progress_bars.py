@@ -29,7 +29,7 @@ class ProgressDisplay:
 
 @contextlib.contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function that shows progress; it takes the stage, the number done, and the total."""
+    """Yield a function that shows progress; it takes the stage, the number done, and the total."""
     columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if sys.stderr.isatty():
         logging.getLogger("roundelay.speech").setLevel(logging.WARNING)

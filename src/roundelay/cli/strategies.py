@@ -41,7 +41,7 @@ SIGNS = {
     "partial": "∂",
     "nabla": "∇",
     "quad": " ",
-    "lambda": "λ",  # Unicode writes lamda
+    "lambda": "λ",  # Unicode spells its name otherwise
 }
 """Signs of TeX by name, without other Greek letters."""
 

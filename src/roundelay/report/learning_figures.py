@@ -89,7 +89,7 @@ def _percent(points: list[list[float]]) -> list[list[float]]:
 
 
 def failures(row: StrategyRow) -> str:
-    """Return why a row may have no point: the states of runs that are not done."""
+    """Return the reason why a row may have no point: the states of runs that are not done."""
     wrong = {status: n for status, n in row["statuses"].items() if status != "done" and n}
     if not wrong:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from roundelay.report import number_format as say
 from roundelay.report.figure_spec import Axis, Figure, Rule, Series, Style
@@ -111,12 +112,7 @@ def _lines(data: ReportData, rows: list[StrategyRow], key: str, scale: float = 1
 
 
 def _number(row: StrategyRow, key: str) -> float | None:
-    value = {
-        "speedup": row["speedup"],
-        "efficiency": row["efficiency"],
-        "throughput_speedup": row["throughput_speedup"],
-        "throughput_efficiency": row["throughput_efficiency"],
-    }[key]
+    value: float | None = itemgetter(key)(row)
     return value if value is not None and value > 0 else None
 
 

@@ -46,8 +46,11 @@ class Watcher(Protocol):
         """Take the outcome of its cell."""
 
 
-class _Silent(Watcher):
-    """Shows nothing."""
+class _Silent:
+    def planned(self, total: int, done: int) -> None: ...
+    def started(self, slot: int, cell: PlannedCell) -> None: ...
+    def progressed(self, slot: int, share: float) -> None: ...
+    def finished(self, slot: int, outcome: Outcome) -> None: ...
 
 
 @dataclass(frozen=True)

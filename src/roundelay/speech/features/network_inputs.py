@@ -61,7 +61,7 @@ class CombinedInputs:
         return np.concatenate([store.gather(numbers, times) for store in self._all], axis=2)
 
     def release(self) -> None:
-        """Let go of the pages read so far."""
+        """Release the memory pages read so far."""
         for store in self._all:
             store.release()
 
