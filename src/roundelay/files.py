@@ -21,7 +21,6 @@ __all__ = [
     "digest",
     "file_digest",
     "flush",
-    "make_folder",
     "read_json",
     "replacing",
     "write_bytes",
