@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from roundelay.speech.gmm.alignment import compare_all_segments
 from roundelay.speech.preparation.pipeline import open_prepared
+from segment_agreement import compare_all_segments
 
 Timed = tuple[str, float, float]
 SHIFT, MIDDLE = 0.010, 0.0125  # frame t is centred at 10 t + 12.5 ms, half a frame being 5 ms of it

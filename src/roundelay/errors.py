@@ -20,7 +20,9 @@ exits with 2.
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class RoundelayError(Exception):
@@ -71,3 +73,19 @@ def suggest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}; use one of {', '.join(known)}"
+
+
+def check_at_least(settings: object, table: str = "", /, **bounds: float) -> None:
+    """Raise `SettingsError` if a setting is below its bound; one that is None is not given.  ``table`` names it."""
+    for name, bound in bounds.items():
+        value = getattr(settings, name)
+        if value is not None and not value >= bound:
+            raise SettingsError(f"{table}{name} must be at least {bound}, not {value}")
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import an optional package, or raise `MissingExtra`."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(module.replace("_", "-"), extra) from error

@@ -77,6 +77,14 @@ def data_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it, unless it exists."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+
+
 def flush(path: Path) -> None:
     """Wait until the file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)

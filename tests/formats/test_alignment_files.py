@@ -104,8 +104,9 @@ def test_htk_labels_in_units_of_100_ns(tmp_path: Path) -> None:
     ]
 
 
-def test_mlf_round_trip(tmp_path: Path) -> None:
-    alignment_files.write_mlf(tmp_path / "a.mlf", {"b-1": PHONES, "a-1": PHONES[:1]})
+def test_mlf_of_two_utterances(tmp_path: Path) -> None:
+    rows = [f"{round(begin * 1e7)} {round(end * 1e7)} {label}\n" for begin, end, label in PHONES]
+    (tmp_path / "a.mlf").write_text(f'#!MLF!#\n"*/b-1.lab"\n{"".join(rows)}.\n"*/a-1.lab"\n{rows[0]}.\n')
     assert alignment_files.read_mlf(tmp_path / "a.mlf") == {"a-1": PHONES[:1], "b-1": PHONES}
     (tmp_path / "b.mlf").write_text('#!MLF!#\n"C:\\data\\an4\\x-1.rec"\n0 100000 sil\n.\n')
     assert list(alignment_files.read_mlf(tmp_path / "b.mlf")) == ["x-1"]

@@ -43,7 +43,7 @@ def test_effects_of_an_assumption() -> None:
     order = ["a", "b", "c"]
     effect = Effect("latency", "1 ms", {}, {0.5: ["a", "b", "c"], 2.0: ["b", "a", "c"]})
     assert say_effect(effect, order) == "x 2: b first"
-    assert effect.winners() == {0.5: "a", 2.0: "b"}
+    assert {factor: order[0] for factor, order in effect.orders.items()} == {0.5: "a", 2.0: "b"}
     assert say_effect(Effect("latency", "1 ms", {}, {0.5: ["a", "c", "b"]}), order) == "/ 2: b down 1, c up 1"
     assert say_effect(Effect("latency", "1 ms", {}, {0.5: order}), order) == "nothing"
     assert moved(order, ["c", "a"]) == ["c up 2", "a down 1"]

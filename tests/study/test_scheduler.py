@@ -17,7 +17,8 @@ from roundelay.errors import SettingsError
 from roundelay.strategies import STRATEGIES
 from roundelay.study.definition import Study
 from roundelay.study.matrix import PlannedCell
-from roundelay.study.scheduler import Scheduler, choose_rate
+from roundelay.study.scheduler import Scheduler
+from roundelay.study.statistics import choose_rate
 from roundelay.study.study_folder import StudyFolder
 from roundelay.study.summary import summarise
 from study_files import write_study

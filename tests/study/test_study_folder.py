@@ -16,7 +16,7 @@ from study_files import write_study
 def test_two_studies_cannot_work_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roundelay.study.study_folder.PATIENCE_SECONDS", 0.1)
     folder = StudyFolder(tmp_path)
-    with folder.locked(), pytest.raises(CheckpointError, match="at work"), folder.locked():
+    with folder.locked(), pytest.raises(CheckpointError, match="in use by another study"), folder.locked():
         pass
 
 

@@ -7,10 +7,11 @@ from functools import cache
 
 import numpy as np
 
-from roundelay.speech.gmm.alignment import Alignments, SegmentAgreement, compare_segments
+from roundelay.speech.gmm.alignment import Alignments
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.gmm_training import GmmSettings, train_gmm
 from roundelay.speech.gmm.hmm_gmm import HmmGmm, ModelLexicon
+from segment_agreement import SegmentAgreement, compare_segments
 
 NAMES = ["sil", "a", "e", "i", "o", "u"]
 SETTINGS = GmmSettings(

@@ -8,9 +8,8 @@ import torch
 from roundelay.errors import SettingsError
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
-from roundelay.theory import convergence
 from roundelay.theory.consensus import noise_gain
-from roundelay.theory.convergence import Problem
+from roundelay.theory.convergence import Problem, convergence
 
 RING = Mixing(find_topology("ring"))
 

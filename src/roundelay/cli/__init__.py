@@ -1,4 +1,4 @@
-"""The command line: one file a command, each imported only when it is called."""
+"""The command line: one file per command, imported only when the command is called."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS = {
     "transcribe": "Transcribe audio files with a trained run: text with times.",
     "watch": "Show a run's progress: loss, speed, and what each learner does.",
 }
-"""Each command ``x`` is ``command`` in ``roundelay/cli/x.py``; its line here is the help that costs no import."""
+"""Each command ``x`` is ``command`` in ``roundelay/cli/x.py``; its line here is shown without importing it."""
 
 
 class _Commands(click.Group):

@@ -12,8 +12,6 @@ from roundelay.files import write_text
 from roundelay.planning.assumptions import say_bytes, say_seconds
 from roundelay.planning.calibration import Calibration, calibrate
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay train experiments/tiny.toml --out runs/two --learners 2 --set budget.minibatches=100
@@ -45,7 +43,8 @@ def command(run: Path, out: Path | None, trace: int, *, as_json: bool) -> None:
     if out is not None:
         write_text(out, text)
     if as_json:
-        click.echo(json.dumps(_plain(found) | {"out": str(out) if out is not None else None}))
+        said = vars(found) | {"cluster": config.plain(found.cluster), "out": str(out) if out is not None else None}
+        click.echo(json.dumps(said))
         return
     if out is None:
         click.echo(text, nl=False)
@@ -55,16 +54,6 @@ def command(run: Path, out: Path | None, trace: int, *, as_json: bool) -> None:
         click.echo(
             f"{out}: written; try 'roundelay plan {out} --learners 128' or 'roundelay train ... --cluster {out}'"
         )
-
-
-def _plain(found: Calibration) -> dict[str, object]:
-    return {
-        "cluster": config.plain(found.cluster),
-        "learners": found.learners,
-        "steps": found.steps,
-        "measured": found.measured,
-        "notes": found.notes,
-    }
 
 
 def _lines(found: Calibration) -> list[str]:

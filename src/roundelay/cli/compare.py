@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -17,8 +16,6 @@ from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
     from roundelay.study.matrix import Matrix, PlannedCell
-
-__all__ = ["StudyDisplay", "command", "show_answer"]
 
 SHOWN: tuple[Literal["title", "target", "budget", "answer", "rows", "trials", "faults"], ...] = (
     "title", "target", "budget", "answer", "rows", "trials", "faults",
@@ -102,11 +99,9 @@ class StudyDisplay(ProgressDisplay):
         self.total = self.done = 0
         self.bad = 0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if kind is KeyboardInterrupt:
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        if raised[0] is KeyboardInterrupt:
             self.console.print(f"stopped after {self.done} of {self.total} cells; run the same command to continue")
 
     def planned(self, total: int, done: int) -> None:

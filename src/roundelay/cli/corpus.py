@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from roundelay import corpora
+from roundelay.cli.progress_bars import ProgressDisplay
 from roundelay.corpora.importer import MARKER, Corpus, Download, import_corpus
 from roundelay.errors import DataError, SettingsError, suggest
 
@@ -227,13 +227,7 @@ def _print_json(value: Any) -> None:
 @contextmanager
 def _bar(title: str) -> Iterator[Tick]:
     """Show a bar on standard error if that is a terminal; yield a function that takes done and total."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    share = TextColumn("{task.percentage:>3.0f}%")
+    with ProgressDisplay(TextColumn("{task.description}"), BarColumn(), share, TimeRemainingColumn()) as display:
+        task = display.progress.add_task(title, total=None)
+        yield lambda done, total: display.progress.update(task, completed=done, total=total)

@@ -1,16 +1,15 @@
-"""``roundelay decode``: from a trained run to words, and how many of them are wrong."""
+"""``roundelay decode``: recognise the words of a split, and count the errors."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from roundelay.cli.progress_bars import bars
-
-__all__ = ["command"]
 
 EPILOG = """\b
 Examples:
@@ -22,36 +21,48 @@ Examples:
 """
 _RUN = click.Path(exists=True, file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def decoding_options(function: F) -> F:
+    """Add the options that decode and transcribe have in common."""
+    for option in reversed((
+        click.option("--language", help="One of RUN's graphs (flat, bigram …); default: that of its language model."),
+        click.option("--lexicon", type=_FILE, help="Recognise the words of this lexicon instead of RUN's."),
+        click.option("--arpa", type=_FILE, help="Use this language model instead of RUN's."),
+        click.option(
+            "--scale", type=click.FloatRange(0, min_open=True), help="Weight of acoustic scores; default: tuned on dev."
+        ),
+        click.option("--penalty", type=float, help="Cost per word; default: tuned on dev."),
+        click.option("--prior", type=float, help="Exponent of priors; default: tuned on dev."),
+        click.option("--weights-of", type=_RUN, metavar="RUN", help="Use the weights tuned by this run."),
+        click.option("--resample", is_flag=True, help="Accept audio at a lower rate than RUN was trained on."),
+        click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cores to use."),
+    )):  # fmt: skip
+        function = option(function)
+    return function
 
 
 @click.command(epilog=EPILOG)
 @click.argument("run", type=_RUN)
 @click.option(
-    "--data", type=_RUN, help="Prepared data, or any folder with wav.scp, text and utt2spk; else what RUN trained on."
+    "--data", type=_RUN, help="Prepared data, or a folder with wav.scp, text and utt2spk; default: RUN's own."
 )
 @click.option("--split", default="test", show_default=True)
-@click.option("--language", help="flat, bigram …: one of RUN's graphs; else that of its language model.")
-@click.option("--lexicon", type=_FILE, help="Recognise these words instead of RUN's.")
-@click.option("--arpa", type=_FILE, help="Go by this language model instead of RUN's.")
 @click.option("--against", type=_RUN, metavar="RUN", help="Test whether this run's word error rate differs.")
 @click.option("--beam", default=13.0, show_default=True, type=click.FloatRange(0, min_open=True))
-@click.option("--max-active", default=2000, show_default=True, type=click.IntRange(2), help="Paths kept at most.")
-@click.option("--scale", type=click.FloatRange(0, min_open=True), help="Of acoustic scores; else chosen on dev.")
-@click.option("--penalty", type=float, help="Cost of a word; else chosen on dev.")
-@click.option("--prior", type=float, help="Exponent of priors; else chosen on dev.")
-@click.option("--dev", type=_RUN, help="Data to choose them on, instead of what RUN trained on.")
-@click.option("--weights-of", type=_RUN, metavar="RUN", help="Take those that this run chose.")
-@click.option("--nbest", default=0, type=click.IntRange(0), help="Write so many alternatives, too.")
-@click.option("--resample", is_flag=True, help="Take audio at a lower rate than RUN was trained on.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cores to use.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--max-active", default=2000, show_default=True, type=click.IntRange(2), help="Maximum number of paths.")
+@click.option("--dev", type=_RUN, help="Data to tune weights on; default: those that RUN was trained on.")
+@click.option("--nbest", default=0, type=click.IntRange(0), help="Also write this many alternatives per utterance.")
+@decoding_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *, run: Path, data: Path | None, split: str, language: str | None, against: Path | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Decode a split with RUN and report the word error rate.
 
-    Weights of scores, words and priors are chosen on dev, once for each model and graph.  Hypotheses, times and scores
+    Weights of scores, words and priors are tuned on dev, once for each model and graph.  Hypotheses, times and scores
     are written below RUN/decode.
     """
     from roundelay.speech.decoding.split_decoding import decode_run
@@ -77,7 +88,7 @@ def command(
 
 
 def _data_of(run: Path) -> Path:
-    """Compare on what the first run decoded: the other's own data may be another preparation."""
+    """Return the data of the first run: those of the other may be prepared in another way."""
     from roundelay.speech.decoding.acoustic_bundle import Bundle
 
     return Bundle.open(run).data
@@ -92,7 +103,7 @@ def _settings(options: dict[str, Any]) -> Any:
 
 
 def lines(report: dict[str, Any]) -> list[str]:
-    """Say a report in a few lines."""
+    """Return a report as a few lines."""
     low, high = report["interval"]
     tuned = f"chosen on {report['tuned_on']}" if report["tuned_on"] else "not chosen on dev"
     times = "once" if report["decoded"] == 1 else f"{report['decoded']} times"

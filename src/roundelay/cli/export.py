@@ -9,8 +9,6 @@ import click
 
 from roundelay.errors import SettingsError
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay export runs/an4-dnn --onnx

@@ -15,8 +15,6 @@ from roundelay.runtimes.fault_plan import FaultPlan, parse
 if TYPE_CHECKING:
     from roundelay.runtimes.processes.hosts import Hosts
 
-__all__ = ["fault_options", "hosts_of", "parse_slow", "plan_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -47,7 +45,7 @@ def plan_of(text: str | None, experiment: Experiment, rejoins: int, heartbeat_ti
 
 
 def parse_slow(given: tuple[str, ...]) -> dict[int, float]:
-    """Read what ``--slow`` gives: learners and by what factor each is slowed."""
+    """Return the factor by which each learner is slowed, as ``--slow`` gives them."""
     slow: dict[int, float] = {}
     for each in given:
         learner, _, factor = each.partition("=")

@@ -12,8 +12,6 @@ import torch
 from roundelay.cli.strategies import hyperparameters, plain_console, plain_table
 from roundelay.models import MODELS, build_model
 
-__all__ = ["command"]
-
 INPUTS, OUTPUTS = 40, 2000  # sizes for which parameters are counted
 EPILOG = """\b
 Examples:
@@ -30,7 +28,6 @@ def command(name: str | None, *, as_json: bool) -> None:
     """List the acoustic models, or show the settings and presets of NAME."""
     if name is not None:
         MODELS.find(name, "model")
-    if name is not None:
         described = describe(name)
         print(json.dumps(described)) if as_json else _show(described)
         return

@@ -1,4 +1,4 @@
-"""``roundelay plan``: before renting anything, every strategy on a described cluster, for what it costs in time."""
+"""``roundelay plan``: rank strategies on a described cluster by simulated speed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.planning.cluster_profiles import PROFILES, find_cluster, profile_names
 
-__all__ = ["command"]
-
-MANY = 256  # learners, above which sensitivity takes minutes, and has to be asked for
+MANY = 256  # learners; with more, sensitivity takes minutes and is off by default
 EPILOG = """\b
 Examples:
   roundelay plan --list
@@ -30,21 +28,21 @@ Examples:
 @click.argument("cluster", required=False)
 @click.option("--learners", "sizes", multiple=True, type=int, help="May be repeated; default: the cluster's size.")
 @click.option("--strategy", "names", multiple=True, help="May be repeated; default: the nine of the papers.")
-@click.option("--all", "everything", is_flag=True, help="All strategies that there are.")
+@click.option("--all", "everything", is_flag=True, help="Plan all strategies.")
 @click.option("--set", "assignments", multiple=True, metavar="STRATEGY.KEY=VALUE", help="Change a hyperparameter.")
 @click.option("--record", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="A run or a study that shows how many frames a target takes.")  # fmt: skip
-@click.option("--target", metavar="SCORE=VALUE", help="What is to be reached, as loss=1.2; a study has its own.")
+@click.option("--target", metavar="SCORE=VALUE", help="Target, as loss=1.2; a study has its own.")
 @click.option(
-    "--hours", type=click.FloatRange(0, min_open=True), help="Hours of speech in an epoch, to say how long one takes."
+    "--hours", type=click.FloatRange(0, min_open=True), help="Hours of speech in an epoch, to show the time per epoch."
 )
 @click.option("--change", type=float, default=2.0, show_default=True, help="Factor by which assumptions are changed.")
 @click.option("--sensitivity/--no-sensitivity", "look", default=None,
               help=f"Change each assumption; by default for up to {MANY} learners.")  # fmt: skip
-@click.option("--list", "listing", is_flag=True, help="Show the profiles that come with Roundelay.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--list", "listing", is_flag=True, help="List the included profiles.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(cluster: str | None, **options: Any) -> None:
-    """Rank strategies on CLUSTER, a TOML file or a profile's name, by simulating what they cost in time."""
+    """Rank strategies on CLUSTER, a TOML file or a profile's name, by simulated speed."""
     if options["listing"]:
         _list(as_json=options["as_json"])
         return

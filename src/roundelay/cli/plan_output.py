@@ -1,4 +1,4 @@
-"""The work of ``roundelay plan``: simulate, print, write JSON."""
+"""The output of ``roundelay plan``: a bar while it simulates, tables, JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from roundelay import config
+from roundelay.cli.progress_bars import ProgressDisplay
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
 from roundelay.planning.cluster_plan import ClusterPlan
 from roundelay.planning.frames_to_target import Needed
 from roundelay.planning.plan_text import answer, say_effect, say_factor
 from roundelay.planning.ranking import Effect, Ranking, moved
 from roundelay.report.number_format import count
-
-__all__ = ["plain", "planning_bar", "show"]
 
 FRAMES_PER_HOUR = 360_000
 WIDTH = 110  # without a terminal
@@ -30,14 +29,9 @@ WIDTH = 110  # without a terminal
 @contextlib.contextmanager
 def planning_bar() -> Iterator[Callable[[str, int], None]]:
     """Show a bar on a terminal; what is yielded moves it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("planning", total=None)
-
-        def progress(what: str, total: int) -> None:
-            bar.update(task, description=what, advance=1, total=total)
-
-        yield progress
+    with ProgressDisplay(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()) as display:
+        task = display.progress.add_task("planning", total=None)
+        yield lambda what, total: display.progress.update(task, description=what, advance=1, total=total)
 
 
 def plain(made: ClusterPlan) -> dict[str, Any]:
@@ -45,9 +39,8 @@ def plain(made: ClusterPlan) -> dict[str, Any]:
     plans, effects, target, needed = made.rankings, made.effects, made.target, made.needed
     cluster = plans[0].cluster
     assumed = [
-        {"assumption": each.name, "value": value, "said": each.say(value)}
+        {"assumption": each.name, "value": each.value(cluster), "said": each.describe(cluster)}
         for each in assumptions_of(cluster)
-        if (value := each.value(cluster)) is not None
     ]
     return {
         "cluster": config.plain(cluster),
@@ -135,8 +128,7 @@ def _assumptions(plan: Ranking, effects: Sequence[Effect]) -> Table:
     table.add_column("value", justify="right", no_wrap=True)
     if not effects:
         for each in assumptions_of(plan.cluster):
-            value = each.value(plan.cluster)
-            table.add_row(each.name, each.say(value) if value is not None else "")
+            table.add_row(each.name, each.describe(plan.cluster))
         return table
     for factor in effects[0].orders:
         table.add_column(say_factor(factor), justify="right", no_wrap=True)

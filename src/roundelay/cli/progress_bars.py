@@ -6,13 +6,10 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
-
-__all__ = ["ProgressDisplay", "bars"]
 
 
 class ProgressDisplay:
@@ -26,15 +23,13 @@ class ProgressDisplay:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
 
 @contextlib.contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function that shows progress; it takes the stage, the number done, and the total."""
+    """Yield a function that shows progress; it takes the stage, the number done, and the total."""
     columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if sys.stderr.isatty():
         logging.getLogger("roundelay.speech").setLevel(logging.WARNING)

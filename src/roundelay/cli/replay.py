@@ -1,4 +1,4 @@
-"""``roundelay replay``: a recorded asynchronous run, again, where it can be debugged."""
+"""``roundelay replay``: run a recorded asynchronous run again in the simulator, to debug it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import click
-
-__all__ = ["command"]
 
 EPILOG = """\b
 Examples:
@@ -18,10 +16,10 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Leave the replayed run in this folder.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the replayed run into this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: Path, out: Path | None, *, as_json: bool) -> None:
-    """Run RUN again in the simulator, every learner in the order that it wrote down, and compare the weights."""
+    """Run RUN again in the simulator, each learner in its recorded order, and compare the weights."""
     from roundelay.experiment.continuation import replay
 
     found = replay(run, out)

@@ -12,8 +12,6 @@ from rich.text import Text
 
 from roundelay.planning.frames_to_target import parse_target
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay report studies/nine

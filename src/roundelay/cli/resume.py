@@ -13,8 +13,6 @@ from roundelay.cli.training_display import Display
 from roundelay.experiment.backends import RunOptions
 from roundelay.experiment.continuation import is_finished, resume
 
-__all__ = ["command"]
-
 EPILOG = """\b
 Examples:
   roundelay resume runs/tiny
@@ -27,12 +25,12 @@ Examples:
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--learners", type=int, help="Continue with another number of learners, from the mean of all weights.")
 @click.option("--rendezvous", metavar="HOST:PORT", help="Several hosts: run the same command on each of them.")
-@click.option("--hosts", type=int, default=1, show_default=True, help="How many hosts meet at the rendezvous.")
+@click.option("--hosts", type=int, default=1, show_default=True, help="Number of hosts at the rendezvous.")
 @click.option(
     "--restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N",
     help="Resume at most N times if all learners (MPI: any) are lost.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     run: Path, *, learners: int | None, rendezvous: str | None, hosts: int, restarts: int, as_json: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""``roundelay strategies``: the registry, a line each, or one of them with its equations and hyperparameters."""
+"""``roundelay strategies``: list the strategies, or show one with its equations and hyperparameters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import typing
+import unicodedata
 from typing import Any
 
 import click
@@ -17,8 +18,6 @@ from rich.table import Table
 from roundelay.strategies import STRATEGIES, find
 from roundelay.strategies.compression import COMPRESSIONS, Compression
 from roundelay.strategy import Strategy
-
-__all__ = ["command", "hyperparameters", "plain_console", "plain_table", "readable"]
 
 EPILOG = """\b
 Examples:
@@ -41,36 +40,15 @@ SIGNS = {
     "sum": "Σ",
     "partial": "∂",
     "nabla": "∇",
-    "max": "max",
-    "min": "min",
-    "cos": "cos",
-    "log": "log",
     "quad": " ",
-    "alpha": "α",
-    "beta": "β",
-    "gamma": "γ",
-    "delta": "δ",
-    "eta": "η",
-    "zeta": "ζ",
-    "theta": "θ",
-    "lambda": "λ",
-    "mu": "μ",
-    "nu": "ν",
-    "xi": "ξ",
-    "pi": "π",
-    "rho": "ρ",
-    "sigma": "σ",
-    "tau": "τ",
-    "omega": "ω",
-    "Delta": "Δ",
-    "Phi": "Φ",
-    "Sigma": "Σ",
+    "lambda": "λ",  # Unicode spells its name otherwise
 }
+"""Signs of TeX by name, without other Greek letters."""
 
 
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str | None, *, as_json: bool) -> None:
     """List the strategies with their papers, or show the equations and hyperparameters of NAME."""
     if name is not None:
@@ -82,7 +60,7 @@ def command(name: str | None, *, as_json: bool) -> None:
 
 
 def describe(name: str, kind: type[Strategy]) -> dict[str, Any]:
-    """Say what there is to know of a strategy, as JSON has it."""
+    """Return name, summary, paper, description and hyperparameters of a strategy as JSON values."""
     text = inspect.getdoc(kind) or ""
     return {
         "name": name,
@@ -95,7 +73,7 @@ def describe(name: str, kind: type[Strategy]) -> dict[str, Any]:
 
 
 def _paper(text: str) -> str:
-    """Return who wrote the paper, and when: what begins a paragraph, or else the first that is cited."""
+    """Return authors and year of the paper: a citation that begins a paragraph, or else the first one."""
     paragraphs = [paragraph.replace("\n", " ") for paragraph in text.split("\n\n")]
     first = [found for paragraph in paragraphs if (found := CITATION.match(paragraph))]
     cited = first[0] if first else CITATION.search(" ".join(paragraphs))
@@ -129,19 +107,28 @@ def hyperparameters(kind: type[Any], prefix: str = "") -> list[dict[str, Any]]:
 
 
 def readable(text: str) -> str:
-    """Write the TeX of a docstring as well as a terminal can."""
+    """Write the TeX of a docstring for a terminal."""
 
     def formula(match: re.Match[str]) -> str:
         tex = re.sub(r"\\frac(\d)(\d)", r"\1/\2", match.group(1))
         for _ in range(3):  # as deep as fractions are nested
             tex = re.sub(rf"\\frac{GROUP}{GROUP}", _fraction, tex)
         tex = re.sub(r"\\(?:mathrm|mathbf|text)\{([^{}]*)\}", r"\1", tex)
-        tex = re.sub(r"\\bar\s*\{?\\?([A-Za-z]+)\}?", lambda m: SIGNS.get(m.group(1), m.group(1)) + "\u0304", tex)
-        tex = re.sub(r"\\([A-Za-z]+)", lambda m: SIGNS.get(m.group(1), m.group(1)), tex)
+        tex = re.sub(r"\\bar\s*\{?\\?([A-Za-z]+)\}?", lambda m: _sign(m.group(1)) + "\u0304", tex)
+        tex = re.sub(r"\\([A-Za-z]+)", lambda m: _sign(m.group(1)), tex)
         tex = re.sub(r"([_^])\{([^{}]*[^\w{}][^{}]*)\}", r"\1(\2)", re.sub(r"\\[,;! ]", " ", tex))
         return re.sub(r" +", " ", tex.replace("{", "").replace("}", "").replace("\\|", "‖"))
 
     return re.sub(r"\$([^$]+)\$", formula, text).replace("``", "'")
+
+
+def _sign(name: str) -> str:
+    """Return the sign of this name, or the name itself if it is a word, as ``max`` is."""
+    case = "SMALL" if name.islower() else "CAPITAL"
+    try:
+        return SIGNS.get(name) or unicodedata.lookup(f"GREEK {case} LETTER {name.upper()}")
+    except KeyError:
+        return name
 
 
 def _fraction(match: re.Match[str]) -> str:
@@ -150,7 +137,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _comments(kind: type[Any]) -> dict[str, str]:
-    """Return what stands beside a field in the source, or in a string below it."""
+    """Return the comment beside each field in the source, or the string below it."""
     said: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):
@@ -192,7 +179,7 @@ def _show(described: dict[str, Any]) -> None:
 
 
 def plain_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough where there is none."""
+    """Return a console as wide as the terminal; without a terminal, wide enough for all tables."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
 

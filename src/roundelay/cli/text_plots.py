@@ -6,8 +6,6 @@ import itertools
 import math
 from collections.abc import Sequence
 
-__all__ = ["bar", "curve", "thin"]
-
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a Braille character, by row and column
 BLANK = 0x2800
 DECADE = 8.0  # times

@@ -23,8 +23,6 @@ from roundelay.theory.consensus import Consensus, consensus, curve, noise_gain, 
 from roundelay.theory.convergence import ASSUMPTIONS, Convergence, Problem, convergence
 from roundelay.theory.plot import svg, terminal
 
-__all__ = ["command"]
-
 MOST = 256  # learners: matrices of this many rows and columns are multiplied
 NOTES = (
     "contraction: factor of the distance from the mean per iteration, by formula (* by eigenvalues); gap: 1 minus it",
@@ -90,7 +88,8 @@ def command(names: Sequence[str], sizes: Sequence[int], **options: Any) -> None:
     wanted = [(name, size) for size in sizes for name in names or sorted(TOPOLOGIES) if find_topology(name).fits(size)]
     watched = track(wanted, "mixing", console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
     rows = [_row(name, size, options, problem) for name, size in watched]
-    curves = {_title(row.consensus, several=len(sizes) > 1): row.curve for row in rows}
+    known = [(f"{row.consensus.topology} {row.consensus.learners}", row) for row in rows]
+    curves = {title if len(sizes) > 1 else row.consensus.topology: row.curve for title, row in known}
     if options["picture"] is not None:
         write_text(options["picture"], svg(curves, title="Consensus distance, mixing alone"))
     if options["as_json"]:
@@ -116,10 +115,6 @@ def _row(name: str, size: int, options: dict[str, Any], problem: Problem) -> Top
         ),
         curve=curve(mixing, size, 400),
     )
-
-
-def _title(known: Consensus, *, several: bool) -> str:
-    return f"{known.topology} {known.learners}" if several else known.topology
 
 
 def _show(rows: Sequence[TopologyRow], curves: dict[str, list[float]]) -> None:

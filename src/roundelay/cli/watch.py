@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ from roundelay.cli.text_plots import bar, curve
 from roundelay.cli.training_display import figures, say_speed
 from roundelay.errors import CheckpointError
 from roundelay.runs.follower import Follower
-
-__all__ = ["command", "draw", "latest", "summary"]
+from roundelay.runs.reader import member_order
 
 EPILOG = """\b
 Examples:
@@ -80,30 +80,30 @@ def latest(folder: Path) -> Path:
 def _follow(follower: Follower, interval: float, logs: Any) -> None:
     console = Console(highlight=False)
     with Live(console=console, refresh_per_second=4, transient=False) as live:
-        while True:
+        for _ in _updates(follower, interval, logs):
             live.update(draw(follower, console.width))
-            if follower.finished and not follower.read():
-                break
-            time.sleep(interval)
-            follower.read()
-            if logs is not None:
-                logs.write(follower)
         live.update(draw(follower, console.width))
 
 
 def _follow_plainly(follower: Follower, interval: float, logs: Any) -> None:
     said = 0
-    while True:
+    for _ in _updates(follower, interval, logs):
         for event in follower.scores[said:]:
             click.echo(_evaluation(event))
         said = len(follower.scores)
+    click.echo(_state(follower))
+
+
+def _updates(follower: Follower, interval: float, logs: Any) -> Iterator[None]:
+    """Yield after each time that the record is read, until the run has finished."""
+    while True:
+        yield
         if follower.finished and not follower.read():
-            break
+            return
         time.sleep(interval)
         follower.read()
         if logs is not None:
             logs.write(follower)
-    click.echo(_state(follower))
 
 
 def summary(follower: Follower) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _bars(follower: Follower, width: int) -> Table:
     table = Table.grid(padding=(0, 1))
     for justify in ("left", "right", "left", "left"):
         table.add_column(justify=justify, no_wrap=True)
-    members = sorted(follower.learners.items(), key=lambda pair: _order(pair[0]))
+    members = sorted(follower.learners.items(), key=lambda pair: member_order(pair[0]))
     most = max((each.steps for _, each in members), default=1) or 1
     room = max(10, (width - 36) // 2)
     for member, each in members[:MOST_LEARNERS]:
@@ -204,8 +204,3 @@ def _legend() -> Text:
         text.append(f"{LETTERS[kind]} ", style=colour)
         text.append(f"{kind}  ")
     return text
-
-
-def _order(member: str) -> tuple[str, int]:
-    name, _, number = member.partition(" ")
-    return name, int(number) if number.isdecimal() else 0

@@ -58,16 +58,13 @@ def _utterance(root: Path, file: str, words: dict[str, tuple[str, ...]], transcr
     *_, speaker, name = ("", *file.split("/"))
     audio = next((p for s in _SUFFIXES if (p := root / "wav" / f"{file}{s}").is_file()), None)
     if audio is None:
-        hint = "; the byte order of raw samples is not known, use an4_sphere" if _is_raw(root, file) else ""
+        raw = (root / "wav" / f"{file}.raw").is_file()
+        hint = "; the byte order of raw samples is not known, use an4_sphere" if raw else ""
         raise DataError(f"{root / 'wav' / file}: the audio is not there ({', '.join(_SUFFIXES)}){hint}")
     if name not in words:
         raise DataError(f"{transcripts}: no transcript of {name!r}")
     first, _, rest = name.partition(f"-{speaker}")
     return Utterance(f"{speaker}-{first}{rest}", audio, speaker, words[name])
-
-
-def _is_raw(root: Path, file: str) -> bool:
-    return (root / "wav" / f"{file}.raw").is_file()
 
 
 def _write_lexicon(dictionary: Path, out: Path) -> None:

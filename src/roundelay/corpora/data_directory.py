@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,10 +26,9 @@ from pathlib import Path
 
 from roundelay.corpora import wav_scp
 from roundelay.errors import DataError
-from roundelay.formats.text_tables import read_numbered, read_table, write_table
+from roundelay.formats.text_tables import find_upwards, read_numbered, read_table, write_table
 
 MAIN_SPLITS = ("train", "dev", "test")
-_PARENTS = 3  # how many parent folders are searched for audio
 
 
 @dataclass(frozen=True)
@@ -90,20 +88,13 @@ def _recordings(folder: Path) -> dict[str, wav_scp.Source]:
     found: dict[str, wav_scp.Source] = {}
     for name, (entry, number) in read_numbered(scp).items():
         source = wav_scp.parse(entry, f"{scp}:{number}")
-        path = _find(folder, source.path)
+        path = find_upwards(source.path, folder)
         if path is None:
             raise DataError(f"{scp}:{number}: the audio of {name!r} is not there: {source.path}")
         found[name] = wav_scp.Source(path, source.channel)
     if not found:
         raise DataError(f"{scp}: no recordings in it")
     return found
-
-
-def _find(folder: Path, path: Path) -> Path | None:
-    """Look for a path from the folder of its table, then from that folder's parents."""
-    folder = folder.absolute()
-    candidates = (base / path for base in (folder, *folder.parents[:_PARENTS]))
-    return next((candidate for candidate in candidates if os.path.isfile(candidate)), None)
 
 
 def _segments(folder: Path, recordings: dict[str, wav_scp.Source]) -> dict[str, Utterance]:

@@ -6,7 +6,6 @@ A published checksum is in the corpus's module.  If there is none, the first dow
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -19,7 +18,7 @@ from typing import IO, Any
 
 from roundelay.corpora.importer import Download
 from roundelay.errors import DataError
-from roundelay.files import write_text
+from roundelay.files import file_digest, make_folder, write_text
 
 LOCK = "fetched.json"
 ATTEMPTS = 4
@@ -37,10 +36,7 @@ def download_file(download: Download, folder: Path, progress: Progress | None = 
         raise DataError(f"{url}: only http and https are fetched")
     name = url.rpartition("/")[2].partition("?")[0] or "download"
     target = Path(folder) / name
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror}") from error
+    make_folder(folder)
     if not target.is_file():
         part = target.with_name(f"{name}.part")
         _download(url, part, progress)
@@ -73,7 +69,7 @@ def _download(url: str, part: Path, progress: Progress | None) -> None:
 
 def _attempt(url: str, part: Path, progress: Progress | None) -> None:
     have, tag = _state(part)
-    request = urllib.request.Request(url, headers={"User-Agent": "roundelay"})  # noqa: S310 (http or https, see fetch)
+    request = urllib.request.Request(url, headers={"User-Agent": "roundelay"})  # noqa: S310 (http or https, see above)
     if have:
         request.add_header("Range", f"bytes={have}-")
         if tag:
@@ -150,7 +146,7 @@ def _keep_state(part: Path, headers: Any) -> None:
 
 def _verify(download: Download, found: Path, target: Path) -> None:
     """Compare a file with its published checksum, or with that of the first download."""
-    digest = _digest(found)
+    digest = file_digest(found)
     lock = _lock(target.parent)
     noted = lock.get(target.name, {})
     wanted = download.sha256 or (noted.get("sha256") if noted.get("url") == download.url else None)
@@ -172,8 +168,3 @@ def _lock(folder: Path) -> dict[str, dict[str, str]]:
         return {str(name): {str(k): str(v) for k, v in entry.items()} for name, entry in found.items()}
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{folder / LOCK}: damaged; remove it to accept the next download") from error
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.errors import DataError, MissingExtra
+from roundelay.errors import DataError, import_extra
 
 _SYNCHRONOUS, _PHONEME_EVENTS, _NO_EXIT = 2, 1, 0x8000
 _UTF8 = 1
@@ -68,10 +68,7 @@ class Espeak:
     """The synthesiser.  The library has global state: make only one per process."""
 
     def __init__(self) -> None:
-        try:
-            import espeakng_loader
-        except ImportError as error:
-            raise MissingExtra("espeakng-loader", "synthetic") from error
+        espeakng_loader = import_extra("espeakng_loader", "synthetic")
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         self._library.espeak_Info.restype = ctypes.c_char_p
         data = str(Path(espeakng_loader.get_data_path()).parent).encode()

@@ -23,7 +23,7 @@ from pathlib import Path
 from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus
 from roundelay.corpora.splits import divide_by_speaker, write_splits
-from roundelay.corpora.switchboard import parse_times
+from roundelay.corpora.switchboard import find_audio, parse_times, timed_id
 from roundelay.errors import DataError
 from roundelay.formats.text_tables import read_lines
 
@@ -36,18 +36,9 @@ def import_splits(source: Path, out: Path) -> None:
     transcripts = sorted(source.rglob("fe_03_*.txt"))
     if not transcripts:
         raise DataError(f"{source}: not Fisher: there is no fe_03_*.txt in it")
-    audio = {file.stem.lower(): file for file in sorted(source.rglob("*")) if file.suffix.lower() == ".sph"}
-    persons = _persons(source)
+    audio, persons = find_audio(source), _persons(source)
     utterances = [utterance for file in transcripts for utterance in _call(file, audio, persons)]
-    write_splits(out, divide_by_speaker(utterances, _SHARES, _person if persons else _recording))
-
-
-def _person(utterance: Utterance) -> str:
-    return utterance.speaker
-
-
-def _recording(utterance: Utterance) -> str:
-    return utterance.audio.stem
+    write_splits(out, divide_by_speaker(utterances, _SHARES, by_recording=not persons))
 
 
 def _persons(source: Path) -> dict[str, str]:
@@ -86,8 +77,7 @@ def _call(file: Path, audio: dict[str, Path], persons: dict[str, str]) -> Iterat
         person = persons.get(f"{call}{side}")
         speaker = f"fe{person}" if person else f"{file.stem}-{side}"
         name = f"{speaker}-{call}{side}" if person else speaker
-        span = f"{round(begin * 100):06d}-{round(end * 100):06d}"
-        yield Utterance(f"{name}_{span}", recording, speaker, words, "AB".index(side), begin, end)
+        yield Utterance(timed_id(name, begin, end), recording, speaker, words, "AB".index(side), begin, end)
 
 
 CORPUS = Corpus(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import find_splits
 from roundelay.errors import DataError
-from roundelay.files import write_text
+from roundelay.files import make_folder, write_text
 
 MARKER = "corpus.json"
 _STARTED = ".importing.json"
@@ -62,10 +62,7 @@ def _begin(out: Path, note: dict[str, str], inside: Path) -> None:
     """Mark the folder as started; it must be new, empty, started before, or contain the source (after a download)."""
     if out.is_dir() and not (out / _STARTED).is_file() and not inside.is_relative_to(out) and any(out.iterdir()):
         raise DataError(f"{out}: contains other files; give a new or empty folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error.strerror}") from error
+    make_folder(out)
     write_text(out / _STARTED, json.dumps(note))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 
 from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.errors import DataError
+from roundelay.files import file_digest
 from roundelay.formats import audio_files
 from roundelay.formats.text_tables import read_lines, read_table
 
@@ -195,5 +195,5 @@ def _wrong_sums(folder: Path) -> Iterator[str]:
         path = folder / name
         if not name or not path.is_file():
             yield f"{sums}:{number}: {name or line[:40]!r} is not there"
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        elif file_digest(path) != digest:
             yield f"{path}: is not what SHA256SUMS says it was"

@@ -25,7 +25,7 @@ def import_splits(source: Path, out: Path) -> None:
     found = find_splits(source)
     divided = divide_by_speaker(read_split(source)) if list(found) == ["all"] else _named(found)
     write_splits(out, divided)
-    _bring_features(found, divided, out)
+    _copy_feature_table(found, divided, out)
     copy_language(source, out)
 
 
@@ -49,7 +49,7 @@ def copy_language(source: Path, out: Path) -> None:
             raise DataError(f"{model}: not UTF-8 (byte {error.start})") from error
 
 
-def _bring_features(found: dict[str, Path], divided: dict[str, list[Utterance]], out: Path) -> None:
+def _copy_feature_table(found: dict[str, Path], divided: dict[str, list[Utterance]], out: Path) -> None:
     places: dict[str, tuple[Path, int]] = {}
     for folder in found.values():
         if (folder / "feats.scp").is_file():

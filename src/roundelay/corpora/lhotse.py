@@ -1,17 +1,15 @@
 """Manifests of lhotse: JSON lines (``.jsonl`` or ``.jsonl.gz``) of recordings and supervisions, or of cuts.
 
 Files are named as lhotse's recipes name them, ``librispeech_recordings_train-clean-5.jsonl.gz``: what follows
-``recordings_``, ``supervisions_`` or ``cuts_`` is the part, and parts become splits by the rules of ``split_of``.  A
+``recordings_``, ``supervisions_`` or ``cuts_`` is the part, and parts become splits by the rules of ``split_name``.  A
 single part without a name is divided by speakers.  Relative audio paths count from the manifest's folder and its
 parents.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus
 from roundelay.corpora.splits import divide_by_speaker, split_name, write_splits
 from roundelay.errors import DataError
+from roundelay.formats.text_tables import find_upwards, read_lines
 
 _NAME = re.compile(r"^(?:.*_)?(recordings|supervisions|cuts)(?:_(.+))?\.jsonl(?:\.gz)?$")
 Line = tuple[dict[str, Any], str]
@@ -102,8 +101,7 @@ def _audio(recording: Line, channel: int, source: Path) -> tuple[Path, int]:
             found = wav_scp.Source(Path(given), sorted(entry.get("channels", (0,))).index(channel))
         else:
             raise DataError(f"{where}: a source of type {entry.get('type')!r}; only files and usual commands are read")
-        bases = [source, *source.parents[:3]]
-        path = next((base / found.path for base in bases if (base / found.path).is_file()), None)
+        path = find_upwards(found.path, source)
         if path is None:
             raise DataError(f"{where}: the audio of {value.get('id')!r} is not there: {found.path}")
         return path, found.channel
@@ -111,22 +109,14 @@ def _audio(recording: Line, channel: int, source: Path) -> tuple[Path, int]:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 (byte {error.start})") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}:{number}: not JSON: {error}") from error
-            if not isinstance(value, dict):
-                raise DataError(f"{path}:{number}: an object is wanted, not {line[:40]!r}")
-            yield value, f"{path}:{number}"
+    for number, line in read_lines(path):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{path}:{number}: an object is wanted, not {line[:40]!r}")
+        yield value, f"{path}:{number}"
 
 
 def _text(line: Line, key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from roundelay.corpora.data_directory import Utterance, write_split
@@ -15,16 +15,17 @@ SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 def divide_by_speaker(
     utterances: Iterable[Utterance],
     shares: Mapping[str, float] = SHARES,
-    group: Callable[[Utterance], str] = lambda utterance: utterance.speaker,
+    *,
+    by_recording: bool = False,
 ) -> dict[str, list[Utterance]]:
-    """Divide utterances into splits so that no speaker (or other ``group``) is in two of them.
+    """Divide utterances into splits so that no speaker is in two of them, or no file if ``by_recording``.
 
     Speakers are taken in the order of a hash of their names, which is independent of what they say.  Each goes to the
     split that lacks most of its share.
     """
     groups: dict[str, list[Utterance]] = {}
     for utterance in utterances:
-        groups.setdefault(group(utterance), []).append(utterance)
+        groups.setdefault(utterance.audio.stem if by_recording else utterance.speaker, []).append(utterance)
     if len(groups) < len(shares):
         raise DataError(
             f"{len(groups)} speakers cannot be divided into {', '.join(shares)} without sharing one;"

@@ -33,15 +33,13 @@ _NOISES = {"[silence]", "[noise]", "[laughter]", "[vocalized-noise]", "<b_aside>
 
 def import_splits(source: Path, out: Path) -> None:
     """Import those of Switchboard-1 and Hub5'00 that are below the folder."""
-    audio = {file.stem.lower(): file for file in sorted(source.rglob("*")) if file.suffix.lower() == ".sph"}
+    audio = find_audio(source)
     divided: dict[str, list[Utterance]] = {}
     transcripts = sorted(source.rglob("sw????[AB]-ms98-a-trans.text"))
     if transcripts:
         callers = _callers(source)
         utterances = [utterance for file in transcripts for utterance in _side(file, audio, callers)]
-        divided |= divide_by_speaker(
-            utterances, {"train": 0.98, "dev": 0.02}, _conversation if not callers else _person
-        )
+        divided |= divide_by_speaker(utterances, {"train": 0.98, "dev": 0.02}, by_recording=not callers)
     for stm in sorted(source.rglob("hub5e00.english*.stm"))[:1]:
         divided |= _hub5(stm, audio)
     if not divided:
@@ -51,12 +49,9 @@ def import_splits(source: Path, out: Path) -> None:
     write_splits(out, divided)
 
 
-def _person(utterance: Utterance) -> str:
-    return utterance.speaker
-
-
-def _conversation(utterance: Utterance) -> str:
-    return utterance.audio.stem
+def find_audio(source: Path) -> dict[str, Path]:
+    """Map names in lower case to the SPHERE files below a folder."""
+    return {file.stem.lower(): file for file in sorted(source.rglob("*")) if file.suffix.lower() == ".sph"}
 
 
 def _callers(source: Path) -> dict[str, str]:
@@ -91,10 +86,11 @@ def _side(file: Path, audio: dict[str, Path], callers: dict[str, str]) -> Iterat
         person = callers.get(f"{conversation}{side}")
         speaker = f"sw{person}" if person else f"sw0{conversation}-{side}"
         name = f"{speaker}-{conversation}{side}" if person else speaker
-        yield Utterance(_id(name, begin, end), recording, speaker, words, _CHANNELS[side], begin, end)
+        yield Utterance(timed_id(name, begin, end), recording, speaker, words, _CHANNELS[side], begin, end)
 
 
-def _id(name: str, begin: float, end: float) -> str:
+def timed_id(name: str, begin: float, end: float) -> str:
+    """Make an utterance's id of a name and its times in hundredths of a second."""
     return f"{name}_{round(begin * 100):06d}-{round(end * 100):06d}"
 
 
@@ -139,7 +135,9 @@ def _hub5(stm: Path, audio: dict[str, Path]) -> dict[str, list[Utterance]]:
             raise DataError(f"{stm}:{number}: the audio of {fields[0]!r} ({fields[0]}.sph) is not there")
         begin, end = parse_times(fields[3], fields[4], f"{stm}:{number}")
         speaker = f"{fields[0]}-{fields[1]}"
-        utterance = Utterance(_id(speaker, begin, end), recording, speaker, words, _CHANNELS[fields[1]], begin, end)
+        utterance = Utterance(
+            timed_id(speaker, begin, end), recording, speaker, words, _CHANNELS[fields[1]], begin, end
+        )
         divided["test" if fields[0].lower().startswith("sw") else "test-callhome"].append(utterance)
     return divided
 

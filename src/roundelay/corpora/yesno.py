@@ -1,4 +1,4 @@
-"""The yes/no corpus: one man says yes or no in Hebrew, eight times a file; 60 files, 6 minutes at 8 kHz.
+"""The yes/no corpus: one man says yes or no in Hebrew, eight times per file; 60 files, 6 minutes at 8 kHz.
 
 openslr.org/1, recorded for the Kaldi project.  The file's name is its transcript:
 ``0_1_1_0_1_0_0_1.wav``, 1 for yes (*ken*) and 0 for no (*lo*).  There is only one speaker, so the splits share him:

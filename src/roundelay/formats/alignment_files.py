@@ -5,11 +5,9 @@ All times are converted to seconds.  Errors name the file and the line.
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -216,16 +214,6 @@ def read_mlf(path: Path) -> dict[str, Alignment]:
     return found
 
 
-def write_mlf(path: Path, alignments: Mapping[str, Iterable[Interval]]) -> None:
-    """Write a master label file, utterances sorted."""
-    lines = ["#!MLF!#"]
-    for name in sorted(alignments):
-        lines.append(f'"*/{name}.lab"')
-        lines += [f"{_units(begin)} {_units(end)} {label}" for begin, end, label in alignments[name]]
-        lines.append(".")
-    write_text(Path(path), "\n".join(lines) + "\n")
-
-
 def _labels(lines: Iterable[tuple[int, str]], path: Path, where: str) -> Alignment:
     found = []
     for number, line in lines:
@@ -236,10 +224,6 @@ def _labels(lines: Iterable[tuple[int, str]], path: Path, where: str) -> Alignme
         found.append(Interval(begin, end, fields[2]))
     _check_order(found, where)
     return found
-
-
-def _units(seconds: float) -> int:
-    return round(seconds * HTK_UNITS)
 
 
 # Kaldi's alignments, and runs of states
@@ -258,8 +242,7 @@ def read_ali(paths: Iterable[Path]) -> Iterator[tuple[str, Integers]]:
 
 def read_runs(path: Path) -> Iterator[tuple[str, list[tuple[str, int]]]]:
     """Yield each utterance with its states and their numbers of frames: ``utterance state:frames state:frames ...``."""
-    path = Path(path)
-    for number, line in enumerate(_unpacked(path), start=1):
+    for number, line in read_lines(Path(path)):
         name, *fields = line.split()
         runs = []
         for field in fields:
@@ -268,17 +251,6 @@ def read_runs(path: Path) -> Iterator[tuple[str, list[tuple[str, int]]]]:
                 raise DataError(f"{path}:{number}: utterance {name!r}: {field[:40]!r} is not state:frames")
             runs.append((state, int(frames)))
         yield name, runs
-
-
-def _unpacked(path: Path) -> Iterator[str]:
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 (byte {error.start})") from error
-    yield from (line for line in text.split("\n") if line.strip())
 
 
 def _seconds(field: str, path: Path, number: int) -> float:

@@ -6,13 +6,12 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.errors import DataError, MissingExtra
+from roundelay.errors import DataError, import_extra
 from roundelay.formats import sphere
 
 OVERSHOOT_SECONDS = 0.5
@@ -68,11 +67,6 @@ def info(path: Path) -> Info:
         return _checked(path, source)
 
 
-def duration(path: Path) -> float:
-    """Return a file's length in seconds."""
-    return info(path).seconds
-
-
 def _look(path: Path) -> None:
     """Raise if a path is missing, no file, empty, or without a header."""
     try:
@@ -92,16 +86,8 @@ def _is_sphere(path: Path) -> bool:
         return file.read(len(sphere.MAGIC)) == sphere.MAGIC
 
 
-def _soundfile() -> ModuleType:
-    try:
-        import soundfile
-    except ImportError as error:
-        raise MissingExtra("soundfile", "speech") from error
-    return soundfile  # type: ignore[no-any-return]  # it publishes no types
-
-
 def _open(path: Path) -> Any:
-    soundfile = _soundfile()
+    soundfile = import_extra("soundfile", "speech")
     _check_container(path)
     try:
         return soundfile.SoundFile(path)
@@ -138,7 +124,7 @@ def _span(path: Path, info: Info, begin: float | None, end: float | None) -> tup
 
 
 def _samples(path: Path, source: Any, first: int, last: int) -> NDArray[np.float32]:
-    soundfile = _soundfile()
+    soundfile = import_extra("soundfile", "speech")
     try:
         if first:
             source.seek(first)
@@ -153,11 +139,7 @@ def _samples(path: Path, source: Any, first: int, last: int) -> NDArray[np.float
 def _resampled(samples: NDArray[np.float32], given: int, wanted: int | None) -> NDArray[np.float32]:
     if wanted is None or wanted == given:
         return np.ascontiguousarray(samples)
-    try:
-        import soxr
-    except ImportError as error:
-        raise MissingExtra("soxr", "speech") from error
-    result: NDArray[np.float32] = soxr.resample(np.ascontiguousarray(samples), given, wanted)
+    result: NDArray[np.float32] = import_extra("soxr", "speech").resample(np.ascontiguousarray(samples), given, wanted)
     return result
 
 
@@ -198,7 +180,7 @@ def _check_format(path: Path, chunk: bytes) -> None:
         raise DataError(f"{path}: the header is wrong: {channels} channels of {bits} bits in blocks of {block} bytes")
     if linear and bytes_per_second not in (0, rate * block):
         raise DataError(
-            f"{path}: the header contradicts itself: {rate} Hz, but {bytes_per_second} bytes a second,"
+            f"{path}: the header contradicts itself: {rate} Hz, but {bytes_per_second} bytes per second,"
             f" which is {bytes_per_second / block:g} Hz"
         )
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.errors import DataError
-from roundelay.formats.text_tables import read_numbered
+from roundelay.formats.text_tables import find_upwards, read_numbered
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
@@ -51,11 +51,10 @@ def read_scp(path: Path) -> dict[str, tuple[Path, int]]:
         archive, _, position = entry.rpartition(":")
         if not archive or not position.isascii() or not position.isdigit():
             raise DataError(f"{path}:{number}: {entry!r} does not say where in an archive {name!r} is")
-        bases = [path.absolute().parent, *path.absolute().parents[1:4]]
-        place = next((base / archive for base in bases if (base / archive).is_file()), None)
-        if place is None:
+        where = find_upwards(Path(archive), path.parent)
+        if where is None:
             raise DataError(f"{path}:{number}: the archive of {name!r} is not there: {archive}")
-        found[name] = place, int(position)
+        found[name] = where, int(position)
     return found
 
 
@@ -68,7 +67,7 @@ def read_matrix_at(archive: Path, position: int) -> Floats:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open an archive, and turn all errors of reading into DataError."""
+    """Open an archive; all errors of reading it are a DataError."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"

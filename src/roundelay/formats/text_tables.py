@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -10,11 +13,12 @@ from roundelay.files import write_text
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line that is not blank; name the line that is not UTF-8."""
+    """Yield the number and the text of each line that is not blank, of a gzip file too; name a line not in UTF-8."""
     try:
         raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     for number, line in enumerate(raw.split(b"\n"), start=1):
         try:
             text = line.decode("utf-8").strip()
@@ -22,6 +26,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             raise DataError(f"{path}:{number}: not UTF-8 (byte {error.start}); convert the file to UTF-8") from error
         if text:
             yield number, text
+
+
+def find_upwards(path: Path, folder: Path) -> Path | None:
+    """Look for a file from a table's folder, then from the three folders above it."""
+    folder = folder.absolute()
+    return next((base / path for base in (folder, *folder.parents[:3]) if os.path.isfile(base / path)), None)
 
 
 def read_table(path: Path) -> dict[str, str]:

@@ -8,9 +8,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.errors import SettingsError
-
-__all__ = ["AcousticModel", "Activation", "ModelSettings", "activation", "init_weights", "stack"]
+from roundelay.errors import check_at_least
 
 Activation = Literal["relu", "sigmoid", "tanh"]
 
@@ -53,9 +51,7 @@ class ModelSettings:
 
     def at_least(self, **least: float) -> None:
         """Raise `SettingsError` if a setting is below its bound."""
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise SettingsError(f"{name} must be at least {bound}, not {getattr(self, name)}")
+        check_at_least(self, **least)
 
 
 def activation(name: Activation) -> nn.Module:

@@ -13,8 +13,6 @@ from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
 
-__all__ = ["CLDNN", "CLDNNSettings"]
-
 
 @dataclass
 class CLDNNSettings(RecurrentSettings):

@@ -12,8 +12,6 @@ from torch.nn import functional
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, ModelSettings, init_weights, stack
 
-__all__ = ["Conformer", "ConformerSettings"]
-
 
 @dataclass
 class ConformerSettings(ModelSettings):

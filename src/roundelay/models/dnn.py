@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from roundelay.models.base import AcousticModel, Activation, ModelSettings, activation, init_weights
 
-__all__ = ["DNN", "DNNSettings"]
-
 
 @dataclass
 class DNNSettings(ModelSettings):

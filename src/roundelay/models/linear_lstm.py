@@ -8,14 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LinearLSTM"]
-
 
 class LinearLSTM(nn.Module):
-    """The same function as ``nn.LSTM(..., batch_first=True)``, with weights in Linear layers.
-
-    `load_lstm` copies the weights of an ``nn.LSTM``; the two then agree to 1e-5.
-    """
+    """The same function as ``nn.LSTM(..., batch_first=True)``, to 1e-5, with weights in Linear layers."""
 
     def __init__(
         self,
@@ -38,19 +33,6 @@ class LinearLSTM(nn.Module):
         bound = cells**-0.5
         for parameter in self.parameters():  # the initial weights of nn.LSTM
             nn.init.uniform_(parameter, -bound, bound)
-
-    def load_lstm(self, lstm: nn.LSTM) -> None:
-        """Copy the weights of an ``nn.LSTM`` of the same settings."""
-        state, index = lstm.state_dict(), 0
-        for layer in range(self.layers):
-            for suffix in ("", "_reverse")[: self.directions]:
-                end = f"_l{layer}{suffix}"
-                for name, theirs in (("input", "ih"), ("recurrent", "hh")):
-                    weights = {kind: state[f"{kind}_{theirs}{end}"] for kind in ("weight", "bias")}
-                    getattr(self, name)[index].load_state_dict(weights)
-                if len(self.projection):
-                    self.projection[index].load_state_dict({"weight": state[f"weight_hr{end}"]})
-                index += 1
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, None]:
         """Return (B, T, D P), zero beyond ``lengths``, and no last state."""

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
 
-__all__ = ["LSTM", "LSTMSettings"]
-
 
 @dataclass
 class LSTMSettings(RecurrentSettings):
@@ -27,7 +25,7 @@ class LSTMSettings(RecurrentSettings):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {"layers": 1, "cells": 16, "dropout": 0.0},
         "small": {"layers": 2, "cells": 128, "fold": 3, "left": 6, "right": 6},
-        # 6 layers, 1024 cells a layer (512 a direction), bottleneck 256, 32000 senones, chunks of 21 frames: SWB2000
+        # 6 layers of 1024 cells (512 per direction), bottleneck 256, 32000 senones, chunks of 21 frames: SWB2000
         "swb2000": {"layers": 6, "cells": 512, "bottleneck": 256, "dropout": 0.0},
         # 3 LSTMP layers of 1024 cells and projection 512
         "aslp": {"layers": 3, "cells": 1024, "projection": 512, "bidirectional": False, "dropout": 0.0, "right": 5},

@@ -12,8 +12,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from roundelay.models.base import ModelSettings, stack
 from roundelay.models.linear_lstm import LinearLSTM
 
-__all__ = ["Recurrent", "RecurrentSettings"]
-
 
 @dataclass
 class RecurrentSettings(ModelSettings):

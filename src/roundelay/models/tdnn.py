@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, ModelSettings, init_weights
 
-__all__ = ["TDNN", "TDNNSettings"]
-
 
 @dataclass
 class TDNNSettings(ModelSettings):

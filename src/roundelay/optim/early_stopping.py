@@ -8,8 +8,6 @@ from roundelay.errors import SettingsError
 from roundelay.optim.schedules import ScheduleBase
 from roundelay.task import Scores
 
-__all__ = ["EarlyStopping"]
-
 
 class EarlyStopping(ScheduleBase):
     """A schedule that also stops after ``patience`` evaluations without an improvement.

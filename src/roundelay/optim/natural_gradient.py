@@ -20,13 +20,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional, grad
 from torch.utils.hooks import RemovableHandle
 
-from roundelay.errors import SettingsError, suggest
+from roundelay.errors import SettingsError, check_at_least, suggest
 from roundelay.optim.online_fisher import FisherSettings, OnlineFisher
 
 if TYPE_CHECKING:
     from roundelay.learner import Learner
-
-__all__ = ["NaturalGradient", "NaturalGradientSettings", "precondition"]
 
 log = logging.getLogger(__name__)
 Affine = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -47,14 +45,9 @@ class NaturalGradientSettings:
     """Bound on the change of a layer by one row, at the optimizer's learning rate; 0: none."""
 
     def __post_init__(self) -> None:
-        for name in ("rank_in", "rank_out", "update_period"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_at_least(self, rank_in=1, rank_out=1, update_period=1, alpha=0, max_change_per_sample=0)
         if not 0 < self.num_samples_history <= 1e6:
             raise SettingsError(f"num_samples_history must be above 0 and at most 1e6, not {self.num_samples_history}")
-        for name in ("alpha", "max_change_per_sample"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def fisher(self, rank: int) -> FisherSettings:
         """Return the settings of one of the two matrices of a layer."""

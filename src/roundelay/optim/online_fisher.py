@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["FisherSettings", "OnlineFisher"]
-
 INITIAL_UPDATES = 10  # on every minibatch, before the update period counts
 INITIAL_PASSES = 3  # over the first minibatch, instead of an eigenvalue decomposition
 LARGEST_CONDITION = 1e6  # of Z, beyond which the rows of R may have lost their orthogonality
@@ -77,11 +75,6 @@ class OnlineFisher:
         left = float(torch.linalg.vector_norm(hat)) ** 2
         return hat, math.sqrt(square / left) if left > 0.0 else 1.0
 
-    def matrix(self) -> Tensor:
-        """Return the full matrix F in double precision; for tests."""
-        r = self.directions()
-        return (r.T * self.d) @ r + self.rho * torch.eye(r.shape[1], dtype=torch.float64)
-
     def directions(self) -> Tensor:
         """Return R, in double precision."""
         return self.w.cpu().double() * self._evenness(self.d, self.rho).rsqrt()[:, None]
@@ -144,9 +137,7 @@ class OnlineFisher:
 
     def _orthonormalise(self) -> None:
         """Make the rows of R orthonormal again."""
-        e = self._evenness(self.d, self.rho)
-        w = self.w.cpu().double()
-        r = w * e.rsqrt()[:, None]
+        r = self.directions()
         gram = r @ r.T
         if float((gram - torch.eye(len(gram), dtype=gram.dtype)).abs().max()) <= ORTHOGONAL:
             return
@@ -155,7 +146,7 @@ class OnlineFisher:
             r = torch.eye(*self.w.shape, dtype=torch.float64)
         else:
             r = torch.linalg.solve_triangular(factor, r, upper=False)
-        self.w = (e.sqrt()[:, None] * r).to(self.w)
+        self.w = (self._evenness(self.d, self.rho).sqrt()[:, None] * r).to(self.w)
 
     # -- for checkpoints ----------------------------------------------------------------------------------------
 

@@ -7,9 +7,7 @@ from typing import Literal
 
 import torch
 
-from roundelay.errors import SettingsError
-
-__all__ = ["RateSettings", "multiply_rate"]
+from roundelay.errors import check_at_least
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,7 @@ class RateSettings:
     """With ``batch``: the frames of a step for which the rate was tuned; by default those of one learner."""
 
     def __post_init__(self) -> None:
-        if self.reference is not None and self.reference < 1:
-            raise SettingsError(f"reference must be at least 1, not {self.reference}")
+        check_at_least(self, reference=1)
 
     def factor(self, learners: int, frames: int) -> float:
         """Return the factor for ``learners`` learners with minibatches of ``frames`` frames each."""

@@ -10,8 +10,6 @@ from roundelay.errors import SettingsError
 from roundelay.plugins import Registry
 from roundelay.task import Scores
 
-__all__ = ["SCHEDULES", "Constant", "ExponentialDecay", "Newbob", "ScheduleBase", "WarmupAnneal"]
-
 
 class ScheduleBase:
     """A factor of the learning rate; its settings are the fields of a dataclass."""

@@ -1,1 +1,1 @@
-"""What a cluster that need not exist would do: calibrate its description, simulate every strategy on it, rank them."""
+"""Predict the speed of strategies on a described cluster: calibrate the description, simulate, rank."""

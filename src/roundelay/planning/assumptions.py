@@ -10,8 +10,6 @@ from typing import Any
 
 from roundelay.runtimes.cluster import Cluster, NetworkLink
 
-__all__ = ["ASSUMPTIONS", "Assumption", "assumptions_of", "say_bytes", "say_seconds"]
-
 DEFAULT_MODEL_BYTES = 4e7
 
 
@@ -25,7 +23,11 @@ class Assumption:
     say: Callable[[float], str]
     change: Callable[[Cluster, float], Cluster]
     """Return the cluster with the number this many times as large."""
-    less_is_better: bool = True
+
+    def describe(self, cluster: Cluster) -> str:
+        """Write its value in this cluster; nothing if it has no effect there."""
+        value = self.value(cluster)
+        return "" if value is None else self.say(value)
 
 
 def say_seconds(seconds: float) -> str:
@@ -118,7 +120,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption("model size", lambda c: c.model_bytes or DEFAULT_MODEL_BYTES, say_bytes, _model),
     Assumption(
         "bandwidth between nodes", lambda c: c.inter_node.bandwidth if _several(c) else None, _rate,
-        lambda c, f: _link(c, "inter_node", "bandwidth", f), less_is_better=False,
+        lambda c, f: _link(c, "inter_node", "bandwidth", f),
     ),
     Assumption(
         "latency between nodes",
@@ -127,7 +129,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         "bandwidth inside a node", lambda c: c.intra_node.bandwidth if _crowded(c) else None, _rate,
-        lambda c, f: _link(c, "intra_node", "bandwidth", f), less_is_better=False,
+        lambda c, f: _link(c, "intra_node", "bandwidth", f),
     ),
     Assumption(
         "latency inside a node",
@@ -139,9 +141,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         "copying for an operation", lambda c: _positive(c.copy_bandwidth), _rate, _scaled("copy_bandwidth"),
-        less_is_better=False,
     ),
-    Assumption("serving", lambda c: c.serving_bandwidth, _rate, _scaled("serving_bandwidth"), less_is_better=False),
+    Assumption("serving", lambda c: c.serving_bandwidth, _rate, _scaled("serving_bandwidth")),
 )  # fmt: skip
 """In the order in which they are shown."""
 

@@ -6,8 +6,6 @@ import statistics
 
 from roundelay.planning.timing_simulation import TotalsSnapshot
 
-__all__ = ["bottlenecks"]
-
 Spent = dict[str, dict[str, float]]
 SLOWER = 1.1  # times the median gradient: a learner above this is slow
 
@@ -34,14 +32,11 @@ def bottlenecks(
     serving = [totals.get("serve", 0.0) for member, totals in spent.items() if member.startswith("server")]
     if serving:
         busy["the server's own work"] = max(serving) / seconds
-    waiting = statistics.mean(_share(spent, "wait", seconds))
+    learners = [totals for member, totals in spent.items() if member.startswith("learner")]
+    waiting = statistics.mean(totals.get("wait", 0.0) / seconds for totals in learners)
     if waiting > max(busy.values()):
         busy["the slowest learner at each step" if together else "latency of messages"] = waiting
     return {name: round(min(share, 1.0), 6) for name, share in busy.items() if share > 0}
-
-
-def _share(spent: Spent, kind: str, seconds: float) -> list[float]:
-    return [totals.get(kind, 0.0) / seconds for member, totals in spent.items() if member.startswith("learner")]
 
 
 def _computing(spent: Spent, seconds: float) -> dict[str, float]:

@@ -11,10 +11,8 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import DataError
-from roundelay.runs.reader import finite, read_lines, read_object
+from roundelay.runs.reader import finite, member_order, read_lines, read_object
 from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
-
-__all__ = ["Calibration", "Spans", "calibrate", "read_spans"]
 
 FEWEST_STEPS = 10  # of a learner
 WARM = 3  # first steps of a learner, left out: caches fill, memory is allocated
@@ -71,8 +69,9 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
     about, nbytes = read_object(run / "run.json"), model_bytes or _model_bytes(run)
     own = {member: [_own(seconds, parts) for seconds, _, parts in each.steady()] for member, each in learners.items()}
     every = [seconds for each in own.values() for seconds in each]
-    typical, frames = statistics.median(every), round(statistics.median(_all_frames(learners)))
-    slowness = [round(statistics.median(own[member]) / typical, 3) for member in sorted(own, key=_number)]
+    typical = statistics.median(every)
+    frames = round(statistics.median(frames for each in learners.values() for _, frames, _ in each.steady()))
+    slowness = [round(statistics.median(own[member]) / typical, 3) for member in sorted(own, key=member_order)]
     copying, moving = _operation_seconds(run, learners)
     fixed = max(0.0, copying - nbytes / SLOW_COPY)
     where = f"{about.get('on', 'processes')}: {TRANSPORTS.get(str(about.get('on')), 'a simulated network')}"
@@ -128,10 +127,6 @@ def _own(seconds: float, parts: dict[str, float]) -> float:
     """Return the seconds of a learner's own work in a step, without evaluation."""
     others = sum(parts.get(kind, 0.0) for kind in ("communicate", "wait", "evaluate"))
     return max(seconds - others, parts.get("compute", 0.0), 1e-9)
-
-
-def _all_frames(learners: dict[str, Spans]) -> list[int]:
-    return [frames for each in learners.values() for _, frames, _ in each.steady()]
 
 
 def _compute(typical: float, own: dict[str, list[float]], slowness: list[float], trace: int) -> Compute:
@@ -200,10 +195,6 @@ def _serving(spans: dict[str, Spans], nbytes: float) -> float:
     return nbytes / max(statistics.median(seconds / count for seconds, count in served), 1e-9)
 
 
-def _number(member: str) -> int:
-    return int(member.rpartition(" ")[2])
-
-
 def _model_bytes(run: Path) -> float:
     """Return the size of the model's vector: from the saved model, from a user loop, or from the settings."""
     for name in ("model.json", "run.json"):
@@ -219,15 +210,15 @@ def _model_bytes(run: Path) -> float:
     return 4.0 * sum(parameter.numel() for parameter in module.parameters())
 
 
-def _notes(about: dict[str, Any], slowness: list[float], verb: float, learners: int) -> list[str]:
+def _notes(about: dict[str, Any], slowness: list[float], operation_seconds: float, learners: int) -> list[str]:
     notes = []
     if about.get("on") == "simulator":
         notes.append("the run was simulated: this describes the simulated cluster, not a machine")
     if learners == 1:
         notes.append("one learner sends nothing: set the links by hand")
-    elif verb <= 0:
+    elif operation_seconds <= 0:
         notes.append("the record has no communication time: set the links by hand")
-    if max(slowness) / min(slowness) > 1.1:
+    if _uneven(slowness):
         notes.append(f"learners differ: {min(slowness):.2f} to {max(slowness):.2f} times the median gradient")
     notes.append("one message size cannot separate latency and bandwidth: up to 1 MB it is latency, above bandwidth")
     notes.append("all learners are described as one node: for several hosts set nodes and [inter_node]")

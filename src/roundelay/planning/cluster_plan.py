@@ -18,24 +18,22 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
 
-__all__ = ["ClusterPlan", "num_learners", "plan"]
-
 MOST = 10_000  # learners
 Progress = Callable[[str, int], None]
-"""Is told what has been simulated, once for each of so many in all."""
+"""Called after each simulation, with what was simulated and the number of all simulations."""
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """What strategies cost on a cluster."""
+    """The speed of strategies on a cluster."""
 
     rankings: tuple[Ranking, ...]
     """One for each number of learners."""
     effects: tuple[Effect, ...] = ()
-    """What changed assumptions change in the last ranking."""
+    """Effects of changed assumptions on the last ranking."""
     target: Target | None = None
     needed: dict[str, Needed] | None = None
-    """By strategy: how many frames the target takes, if a record says it."""
+    """By strategy: the frames that the target takes, if a record shows it."""
 
 
 def plan(
@@ -49,7 +47,7 @@ def plan(
     factors: Sequence[float] = (),
     progress: Progress = lambda *_: None,
 ) -> ClusterPlan:
-    """Rank strategies on a cluster, a TOML file or a profile's name, by simulating what they cost in time.
+    """Rank strategies on a cluster, a TOML file or a profile's name, by their simulated speed.
 
     ``settings`` change hyperparameters, as ``{"bmuf.block": 100}``; ``record`` is a run or a study that shows how many
     frames ``target`` (``loss=1.2``) takes; each assumption is multiplied by each of ``factors``.

@@ -9,8 +9,6 @@ from roundelay import config
 from roundelay.errors import SettingsError, suggest
 from roundelay.runtimes.cluster import Cluster
 
-__all__ = ["PROFILES", "find_cluster", "profile_names"]
-
 PROFILES = Path(str(resources.files("roundelay.planning"))) / "clusters"
 """The folder of the included profiles."""
 

@@ -14,8 +14,6 @@ from roundelay.runs.history import Details, read_details
 from roundelay.runs.reader import read_object, record_files
 from roundelay.runs.target import Target, first_reached
 
-__all__ = ["Needed", "parse_target", "read_convergence"]
-
 
 @dataclass(frozen=True)
 class Needed:

@@ -17,8 +17,6 @@ from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 
-__all__ = ["PlaceholderCompression", "without_arithmetic"]
-
 HEADER_BYTES = 8  # the sender's weight
 
 

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from roundelay.communicator import Communicator
 from roundelay.learner import Learner
-from roundelay.task import Scores, Task
-
-__all__ = ["LAYERS", "PlaceholderLearner", "PlaceholderTask", "SizeOnlyTensor", "no_mean"]
+from roundelay.task import Task
 
 LAYERS = 8  # of a model if only its size is known
 
@@ -150,7 +148,3 @@ class PlaceholderTask(Task):
     def gradient(self, learner: Learner, batch: Any) -> float:
         """Compute no gradient."""
         return 0.0
-
-    def score(self, module: Any, index: int) -> Scores:
-        """Score nothing."""
-        return {}

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from roundelay.planning.assumptions import say_seconds
 from roundelay.planning.ranking import Effect, Ranking, moved
 
-__all__ = ["answer", "say_effect", "say_factor"]
-
 CLOSE = 0.03  # strategies within this share of each other are about equally fast
 
 

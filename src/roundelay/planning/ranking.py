@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from roundelay.errors import SettingsError
-from roundelay.planning.assumptions import Assumption, assumptions_of
+from roundelay.planning.assumptions import assumptions_of
 from roundelay.planning.frames_to_target import Needed
 from roundelay.planning.timing import Timing, time_strategy
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
-
-__all__ = ["PAPERS", "Effect", "RankedStrategy", "Ranking", "make_plan", "moved", "sensitivity"]
 
 PAPERS = (
     "synchronous",
@@ -45,21 +44,11 @@ class RankedStrategy:
     """Predicted time to the target, if a record shows how many frames it takes."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        timing = self.timing
-        return {
-            "strategy": self.strategy,
-            "learners": timing.learners,
-            "servers": timing.servers,
-            "step_seconds": timing.step_seconds,
-            "frames_per_second": timing.frames_per_second,
+        """Return it for JSON."""
+        return {"strategy": self.strategy, **dataclasses.asdict(self.timing)} | {
             "speedup": self.speedup,
-            "efficiency": self.speedup / timing.learners,
-            "shares": timing.shares,
-            "idle": timing.idle,
-            "bytes_per_step": timing.bytes_per_step,
-            "bottleneck": timing.bottleneck,
-            "busy": timing.busy,
+            "efficiency": self.speedup / self.timing.learners,
+            "idle": self.timing.idle,
             "target_seconds": self.target_seconds,
         }
 
@@ -74,10 +63,6 @@ class Effect:
     """By factor and strategy: throughput, as a share of the planned one."""
     orders: dict[float, list[str]]
     """By factor: the ranking."""
-
-    def winners(self) -> dict[float, str]:
-        """Return the first strategy of each ranking."""
-        return {factor: order[0] for factor, order in self.orders.items()}
 
 
 @dataclass(frozen=True)
@@ -104,14 +89,13 @@ def make_plan(
     learners: int,
     *,
     needed: Mapping[str, Needed] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda _: None,
 ) -> Ranking:
     """Time each of ``strategies`` on ``learners`` learners, and rank them."""
     alone = time_strategy(Synchronous(), cluster_of_one(cluster), 1, steps=BASELINE_STEPS).frames_per_second
     rows, skipped = [], {}
     for name, strategy in strategies.items():
-        if progress is not None:
-            progress(name)
+        progress(name)
         try:
             timing = time_strategy(strategy, cluster, learners)
         except SettingsError as error:
@@ -137,14 +121,11 @@ def _to_target(timing: Timing, needed: Needed | None) -> float | None:
 
 def _ranked(rows: Sequence[RankedStrategy]) -> list[RankedStrategy]:
     """Sort by time to target, then strategies without one by throughput."""
-    unknown = float("inf")
-    return sorted(
-        rows,
-        key=lambda row: (
-            row.target_seconds if row.target_seconds is not None else unknown,
-            -row.timing.frames_per_second,
-        ),
-    )
+
+    def place(row: RankedStrategy) -> tuple[float, float]:
+        return math.inf if row.target_seconds is None else row.target_seconds, -row.timing.frames_per_second
+
+    return sorted(rows, key=place)
 
 
 def sensitivity(
@@ -153,7 +134,7 @@ def sensitivity(
     *,
     factors: Sequence[float] = (0.5, 2.0),
     needed: Mapping[str, Needed] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda _: None,
 ) -> list[Effect]:
     """Make the plan again with each assumption changed by each of ``factors``."""
     planned = {row.strategy: row.timing.frames_per_second for row in plan.rows}
@@ -162,27 +143,17 @@ def sensitivity(
     for assumption in assumptions_of(plan.cluster):
         throughput, orders = {}, {}
         for factor in factors:
-            changed = assumption.change(plan.cluster, factor)
-            other = make_plan(
-                changed, chosen, plan.learners, needed=needed, progress=_named(progress, assumption, factor)
-            )
+            changed, what = assumption.change(plan.cluster, factor), f"{assumption.name} x {factor:g}"
+
+            def tell(name: str, what: str = what) -> None:
+                progress(f"{what}: {name}")
+
+            other = make_plan(changed, chosen, plan.learners, needed=needed, progress=tell)
             found = {row.strategy: row.timing.frames_per_second for row in other.rows}
             throughput[factor] = {name: found[name] / planned[name] for name in planned if name in found}
             orders[factor] = other.order
-        effects.append(Effect(assumption.name, assumption.say(_value(assumption, plan.cluster)), throughput, orders))
+        effects.append(Effect(assumption.name, assumption.describe(plan.cluster), throughput, orders))
     return effects
-
-
-def _named(progress: Progress | None, assumption: Assumption, factor: float) -> Progress | None:
-    if progress is None:
-        return None
-    return lambda name: progress(f"{assumption.name} x {factor:g}: {name}")
-
-
-def _value(assumption: Assumption, cluster: Cluster) -> float:
-    value = assumption.value(cluster)
-    assert value is not None
-    return value
 
 
 def moved(before: Sequence[str], after: Sequence[str]) -> list[str]:

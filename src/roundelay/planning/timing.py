@@ -12,8 +12,6 @@ from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.hierarchical import Hierarchical
 from roundelay.strategy import Strategy, period_setting
 
-__all__ = ["Timing", "fitted", "period_of", "time_strategy"]
-
 FEWEST_STEPS, MOST_STEPS, TOTAL_STEPS = 4, 20, 800  # in the measured window: of each learner, and of all together
 
 
@@ -87,7 +85,10 @@ def time_strategy(strategy: Strategy, cluster: Cluster, learners: int, *, seed: 
 def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, record: TotalsRecord) -> Timing:
     begin, end = record.snapshots
     seconds = end.time - begin.time
-    spent = {member: _difference(totals, begin.totals.get(member, {})) for member, totals in end.totals.items()}
+    spent = {
+        member: {name: value - begin.totals.get(member, {}).get(name, 0.0) for name, value in totals.items()}
+        for member, totals in end.totals.items()
+    }
     by_learner = [each for member, each in spent.items() if member.startswith("learner")]
     shares: dict[str, float] = {
         kind: sum(each.get(kind, 0.0) for each in by_learner) / (seconds * learners) for kind in KINDS[:4]
@@ -105,7 +106,3 @@ def _measure(strategy: Strategy, cluster: Cluster, learners: int, window: int, r
         busy=busy,
         bottleneck=busiest,
     )
-
-
-def _difference(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    return {name: value - before.get(name, 0.0) for name, value in now.items()}

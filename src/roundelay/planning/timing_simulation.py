@@ -17,8 +17,6 @@ from roundelay.training.budget import Budget
 from roundelay.training.loop import Job, Training
 from roundelay.training.member import Member
 
-__all__ = ["TotalsRecord", "TotalsSnapshot", "time_only"]
-
 
 @dataclass
 class TotalsSnapshot:

@@ -1,1 +1,1 @@
-"""What records are turned into: traces, tables, plots, a page."""
+"""Reports: a page, tables and figures from records."""

@@ -13,8 +13,6 @@ from roundelay.report.report_data import ReportData
 from roundelay.report.tables import Item, Line, Table
 from roundelay.study.schema import StrategyRow
 
-__all__ = ["events", "holm", "origin", "significance"]
-
 
 def events(data: ReportData) -> Iterator[Table]:
     """Make the table of learners that were lost or joined and of faults, one per clock."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Axis", "Bar", "Figure", "Rule", "Series", "Style"]
-
 Figures = Literal["lines", "dots", "stack", "ridges"]
 
 

@@ -22,8 +22,6 @@ from roundelay.report.report_data import ReportData
 from roundelay.report.tables import Table, to_html
 from roundelay.study.schema import Answer
 
-__all__ = ["Section", "embed", "render"]
-
 SCRIPTS = ("core.js", "zoom.js", "lines.js", "rows.js", "timeline.js", "page.js")
 CERTAIN = {
     "clear": "Clear: ranges over seeds do not overlap",

@@ -11,8 +11,6 @@ from roundelay.runs.downsampling import significant
 from roundelay.runs.reader import finite
 from roundelay.study.schema import Spread, StrategyRow
 
-__all__ = ["accuracy", "curve", "failures", "learning", "ordered", "spread_point"]
-
 NAMES = {
     "loss": "Held-out loss",
     "error": "Frame error",
@@ -91,7 +89,7 @@ def _percent(points: list[list[float]]) -> list[list[float]]:
 
 
 def failures(row: StrategyRow) -> str:
-    """Return why a row may have no point: the states of runs that are not done."""
+    """Return the reason why a row may have no point: the states of runs that are not done."""
     wrong = {status: n for status, n in row["statuses"].items() if status != "done" and n}
     if not wrong:
         return ""

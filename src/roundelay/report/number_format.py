@@ -8,8 +8,6 @@ from functools import partial
 
 from roundelay.study.schema import Spread
 
-__all__ = ["amount", "count", "duration", "learners", "number", "percent", "range_of", "size"]
-
 THIN = "\u202f"
 
 
@@ -28,11 +26,8 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def count(value: float, noun: str) -> str:
     """Write a count with its noun: ``1 run``, ``12 runs``."""
-    return (
-        f"{number(value, 7)} {noun}"
-        if value == 1
-        else f"{number(value, 7)} {noun}{'es' if noun.endswith('s') else 's'}"
-    )
+    ending = "" if value == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number(value, 7)} {noun}{ending}"
 
 
 def learners(number_of: int) -> str:

@@ -11,8 +11,6 @@ from roundelay.errors import MissingExtra, SettingsError
 from roundelay.files import replacing
 from roundelay.report.figure_spec import Bar, Figure, Series
 
-__all__ = ["FORMATS", "draw", "draw_all"]
-
 FORMATS = ("svg", "png", "pdf")
 # As in the page; colours also differ in lightness, and each has a dash and a marker.
 COLOURS = ("#2f5d8a", "#c2571a", "#1b7f72", "#9b2c5e", "#6a4fb3", "#93700f", "#1f86b8", "#55722b")
@@ -88,14 +86,11 @@ def draw(figure: Figure, strategies: Sequence[str], folder: Path, formats: Seque
         _legend(canvas, figure)
         for name in formats:
             path = folder / f"{figure.name}.{name}"
+            undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(name)
             with replacing(path) as temporary:
-                canvas.savefig(temporary, format=name, metadata=None if name == "png" else {_dated(name): None})
+                canvas.savefig(temporary, format=name, metadata=undated)
             written.append(path)
     return written
-
-
-def _dated(name: str) -> str:
-    return "CreationDate" if name == "pdf" else "Date"
 
 
 def _facets(figure: Figure) -> dict[str, list[Any]]:

@@ -13,8 +13,6 @@ from roundelay.runs.history import Details
 from roundelay.runs.target import Target
 from roundelay.study.schema import CellResult, StrategyRow, Summary
 
-__all__ = ["ReportData"]
-
 ALONE = "one learner"
 """The label of the reference in every panel."""
 OUTSIDE = "†"
@@ -63,6 +61,11 @@ class ReportData:
         for name in row["cells"]:
             if name in self.cells and name in self.details:
                 yield self.cells[name], self.details[name]
+
+    def bytes_per_frame(self, row: StrategyRow) -> list[float]:
+        """Return the bytes sent per frame trained, of each run of a row that sent any."""
+        runs = [details for _, details in self.runs(row)]
+        return [run.total_bytes / run.frames for run in runs if run.total_bytes and run.frames]
 
     @cached_property
     def _varying(self) -> list[str]:

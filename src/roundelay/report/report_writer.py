@@ -20,8 +20,6 @@ from roundelay.runs.history import read_details
 from roundelay.runs.target import Target
 from roundelay.study.summary import summarise_study
 
-__all__ = ["find_runs", "make_report_data", "write_report"]
-
 _log = logging.getLogger(__name__)
 
 

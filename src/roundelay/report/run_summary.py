@@ -10,12 +10,10 @@ from typing import Any
 
 from roundelay.report import number_format as say
 from roundelay.runs.history import Details, straggler
-from roundelay.runs.reader import finite
+from roundelay.runs.reader import finite, finite_numbers
 from roundelay.runs.target import Target, first_reached
-from roundelay.study.schema import Answer, CellResult, StrategyRow, Summary
+from roundelay.study.schema import Answer, CellResult, StrategyRow, Summary, list_faults, no_answer
 from roundelay.study.summary import make_groups, make_row, speed_up
-
-__all__ = ["run_names", "summarise_runs"]
 
 SLOW = "straggler ×"
 
@@ -50,11 +48,7 @@ def summarise_runs(runs: dict[str, Details], target: Target | None = None) -> Su
         trials=[],
         profiles=[],
         cells=cells,
-        faults=[
-            {"cell": cell["name"], "status": cell["status"], "error": cell["error"]}
-            for cell in cells
-            if cell["status"] != "done"
-        ],
+        faults=list_faults(cells),
         notes=["These runs may differ in budget and tuning; use 'roundelay compare' for equal conditions."],
     )
 
@@ -65,7 +59,7 @@ def _cell(name: str, details: Details, target: Target | None) -> CellResult:
     optimizer = settings.get("optimizer")
     last = details.points[-1]["scores"] if details.points else {}
     scored = details.model.get("scores")
-    scores = {k: n for k, v in (scored if isinstance(scored, dict) else last).items() if (n := finite(v)) is not None}
+    scores = finite_numbers(scored if isinstance(scored, dict) else last)
     status, error = _status(details)
     reached = first_reached(details.points, target) if target is not None else None
     return CellResult(
@@ -148,15 +142,7 @@ def _even(row: StrategyRow) -> tuple[str, ...]:
 def answer_of_runs(rows: Sequence[StrategyRow], runs: dict[str, Details], target: Target | None) -> Answer:
     """Return the result of one run, or compare several; they are not ranked, as their conditions may differ."""
     good = [row for row in rows if row["scores"]]
-    answer = Answer(
-        headline="No run has a score: none was trained to the end.",
-        sentences=[],
-        changes=[],
-        certainty="none",
-        winner=None,
-        runner_up=None,
-        ratio=None,
-    )
+    answer = no_answer("No run has a score: none was trained to the end.")
     if len(rows) == 1 and len(runs) == 1 and good:
         answer["headline"], answer["sentences"] = _one(rows[0], next(iter(runs.values())), target)
     elif good:

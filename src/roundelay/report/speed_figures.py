@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from roundelay.report import number_format as say
 from roundelay.report.figure_spec import Axis, Figure, Rule, Series, Style
@@ -13,8 +14,6 @@ from roundelay.report.report_data import ReportData
 from roundelay.runs.downsampling import significant
 from roundelay.runs.history import straggler
 from roundelay.study.schema import Spread, StrategyRow
-
-__all__ = ["profiles", "resilience", "speed", "traffic"]
 
 
 def speed(data: ReportData) -> Iterator[Figure]:
@@ -113,12 +112,7 @@ def _lines(data: ReportData, rows: list[StrategyRow], key: str, scale: float = 1
 
 
 def _number(row: StrategyRow, key: str) -> float | None:
-    value = {
-        "speedup": row["speedup"],
-        "efficiency": row["efficiency"],
-        "throughput_speedup": row["throughput_speedup"],
-        "throughput_efficiency": row["throughput_efficiency"],
-    }[key]
+    value: float | None = itemgetter(key)(row)
     return value if value is not None and value > 0 else None
 
 
@@ -126,8 +120,7 @@ def traffic(data: ReportData) -> Iterator[Figure]:
     """Make the figure of bytes sent."""
     series = []
     for row, _, label, style in data.panels():
-        sent = [details.total_bytes / details.frames for _, details in data.runs(row)
-                if details.total_bytes and details.frames]  # fmt: skip
+        sent = data.bytes_per_frame(row)
         ends = [[significant(v) for v in (statistics.median(sent), min(sent), max(sent))]] if sent else []
         if style.learners:  # one learner sends nothing
             series.append(Series(style, label, ends, failures(row) or "nothing was sent"))

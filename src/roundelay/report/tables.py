@@ -14,8 +14,6 @@ from roundelay.report.learning_figures import failures
 from roundelay.report.report_data import OUTSIDE, ReportData
 from roundelay.study.schema import CellResult, Spread, StrategyRow
 
-__all__ = ["Item", "Line", "Table", "results", "runs", "to_csv", "to_html", "trials"]
-
 
 @dataclass(frozen=True)
 class Item:
@@ -107,8 +105,7 @@ def _share(data: ReportData, row: StrategyRow, kind: str) -> Item:
 
 
 def _bytes(data: ReportData, row: StrategyRow) -> Item:
-    known = [details.total_bytes / details.frames for _, details in data.runs(row)
-             if details.total_bytes and details.frames]  # fmt: skip
+    known = data.bytes_per_frame(row)
     each = sum(known) / len(known) if known else None
     return Item(say.size(each), each)
 

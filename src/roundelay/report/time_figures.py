@@ -14,8 +14,6 @@ from roundelay.runs.history import Details
 from roundelay.runs.record import KINDS
 from roundelay.study.schema import CellResult
 
-__all__ = ["apart", "shares", "shown_runs", "timelines"]
-
 SPANS = 90_000
 """Spans on one page, about a megabyte."""
 MOST_LEARNERS = 128

@@ -10,8 +10,6 @@ from roundelay.files import write_text
 from roundelay.runs.reader import finite, read_lines
 from roundelay.runs.record import KINDS
 
-__all__ = ["write_trace"]
-
 
 def write_trace(record: Path, trace: Path) -> None:
     """Write the spans of ``record`` as a trace, one row per learner; times in it are microseconds."""

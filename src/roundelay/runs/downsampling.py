@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Span", "Window", "bin_curve", "histogram", "log_histogram", "select_window", "significant"]
-
 Curve = list[list[float]]
 """Points of x, with mean, minimum and maximum of the values in a bin."""
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import CheckpointError
-from roundelay.runs.reader import Tail, finite, parse_line, read_object
+from roundelay.runs.reader import Tail, finite, finite_numbers, parse_line, read_object
 from roundelay.runs.record import KINDS
-
-__all__ = ["Follower", "LearnerActivity"]
 
 RECENT = 200  # steps over which the current loss and speed are averaged
 
@@ -146,7 +144,7 @@ class Follower:
         elif kind in KINDS and not learner.totals:
             learner.spent[kind] = learner.spent.get(kind, 0.0) + seconds
         elif kind == "totals":
-            whole = {name: finite(event.get(name)) for name in KINDS}
-            learner.spent, learner.totals = {name: value for name, value in whole.items() if value is not None}, True
+            learner.spent = {name: value for name, value in finite_numbers(event).items() if name in KINDS}
+            learner.totals = True
         elif kind in ("lost", "joined", "fault"):
             self.events.append(event)

@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roundelay.runs.downsampling import Curve, Span, bin_curve
-from roundelay.runs.reader import Problems, finite, read_lines, read_object, read_settings, record_files
+from roundelay.runs.reader import (
+    Problems,
+    finite,
+    finite_numbers,
+    member_order,
+    read_lines,
+    read_object,
+    read_settings,
+    record_files,
+)
 from roundelay.runs.record import KINDS
 from roundelay.runs.target import Point
-
-__all__ = ["Details", "read_details", "straggler"]
 
 _COMMON = {"event", "member", "clock", "time", "seconds", "minibatch", "epoch"}
 MOST_EVENTS = 200
@@ -195,9 +202,9 @@ class _Reader:
         frames = array("d", itertools.accumulate(step.frames for step in self.steps))
         details.training = bin_curve(frames, array("d", (step.loss for step in self.steps)))
         details.frames, details.seconds = (frames[-1], self.steps[-1].time) if self.steps else (0.0, 0.0)
-        details.spent = {member: dict(kinds) for member, kinds in sorted(self.spent.items(), key=_by_number)}
+        details.spent = {member: dict(self.spent[member]) for member in sorted(self.spent, key=member_order)}
         details.evaluating = max((kinds.get("evaluate", 0.0) for kinds in details.spent.values()), default=0.0)
-        details.spans = dict(sorted(details.spans.items(), key=_by_number))
+        details.spans = {member: details.spans[member] for member in sorted(details.spans, key=member_order)}
         self.evaluate()
 
     def evaluate(self) -> None:
@@ -208,11 +215,7 @@ class _Reader:
         for member, time, line in self.evaluations:
             minibatch = int(finite(line.get("minibatch")) or 0)
             trained = behind[bisect.bisect_left(numbers, minibatch)]
-            scores = {
-                name: number
-                for name, value in line.items()
-                if name not in _COMMON and (number := finite(value)) is not None
-            }
+            scores = {name: number for name, number in finite_numbers(line).items() if name not in _COMMON}
             seconds = self.trained(member, time)
             self.details.points.append(Point(frames=trained, minibatch=minibatch, seconds=seconds, scores=scores))
             self.details.diverged |= "loss" in line and "loss" not in scores
@@ -226,8 +229,3 @@ class _Reader:
         if not spans:
             return time
         return time - math.fsum(min(max(time - begin, 0.0), seconds) for begin, seconds in spans)
-
-
-def _by_number(item: tuple[str, Any]) -> tuple[str, int]:
-    name, _, number = item[0].rpartition(" ")
-    return (name, int(number)) if number.isdigit() else (item[0], -1)

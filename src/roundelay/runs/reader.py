@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Problems", "Tail", "finite", "parse_line", "read_lines", "read_object", "read_settings", "record_files"]
-
 Problems = list[str]
 """What is wrong with files, one line each; readers add to it."""
 
@@ -25,6 +23,18 @@ def finite(value: object) -> float | None:
     if kind is float:
         return value if -math.inf < value < math.inf else None  # type: ignore[operator,return-value]
     return float(value) if kind is int else None  # type: ignore[arg-type]
+
+
+def finite_numbers(table: object) -> dict[str, float]:
+    """Return the finite numbers of a table, by name; JSON has no others."""
+    items = table.items() if isinstance(table, dict) else ()
+    return {name: number for name, value in items if (number := finite(value)) is not None}
+
+
+def member_order(member: str) -> tuple[str, int]:
+    """Return a key that sorts ``learner 2`` before ``learner 10``."""
+    name, _, number = member.rpartition(" ")
+    return (name, int(number)) if number.isdigit() else (member, -1)
 
 
 def read_object(path: Path, problems: Problems | None = None, *, needed: bool = False) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from roundelay.errors import CheckpointError
 from roundelay.files import write_bytes
 from roundelay.runs.reader import finite, parse_line
 
-__all__ = ["KINDS", "Kind", "Record", "merge_records"]
-
 Kind = Literal["compute", "communicate", "wait", "serve", "evaluate"]
 KINDS: tuple[Kind, ...] = ("compute", "communicate", "wait", "serve", "evaluate")
 

@@ -16,8 +16,6 @@ from roundelay.files import write_bytes, write_json, write_text
 if TYPE_CHECKING:  # torch takes seconds to import, and readers of runs need none
     from torch import nn
 
-__all__ = ["RunFolder", "versions", "write_model"]
-
 
 class RunFolder:
     """The folder of a run."""

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import TypedDict
 
-__all__ = ["Point", "Target", "first_reached"]
-
 
 class Target(TypedDict):
     """The goal, fixed before any run: ``score`` at or below ``value`` on the dev set."""

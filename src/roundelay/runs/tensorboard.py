@@ -8,8 +8,6 @@ from pathlib import Path
 from roundelay.errors import MissingExtra
 from roundelay.runs.follower import Follower
 
-__all__ = ["Logs"]
-
 NOT_SCORES = {"event", "member", "clock", "time", "minibatch", "epoch", "frames"}
 STRIDE_FRAMES = 2000  # between two points of the loss
 

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -36,12 +35,12 @@ class WorkerPool:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         if self.jobs > 1:
-            self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_start)
+            self._pool = ProcessPoolExecutor(
+                self.jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+            )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         torch.set_num_threads(self._threads)
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
@@ -63,5 +62,15 @@ class WorkerPool:
             yield waiting.popleft().result()
 
 
-def _start() -> None:
-    torch.set_num_threads(1)
+def in_chunks(items: Iterable[Chunk], size: Callable[[Chunk], int], least: int) -> Iterator[list[Chunk]]:
+    """Collect items into lists of at least ``least`` in total size; the last may be smaller."""
+    chunk: list[Chunk] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += size(item)
+        if total >= least:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk

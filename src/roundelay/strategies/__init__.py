@@ -1,4 +1,4 @@
-"""The literature, one file a paper; the registry is what the command line, the tests and the docs go by."""
+"""Strategies of the literature, one file per paper, and their registry for command line, tests and pages."""
 
 from __future__ import annotations
 

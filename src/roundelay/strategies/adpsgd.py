@@ -21,7 +21,7 @@ class ADPSGD(Asynchronous):
     $W_{k+1} = W_k T - \gamma\, g(\Phi_k)$, where $\Phi_k$ are the older weights at which a learner took its gradient
     and $T$ has $\frac13$ for each learner and its two neighbours (``complete``: $1/L$ for all).
 
-    There is no common clock.  Learner $l$ sends $w_l$ to each neighbour $j$.  At once, whatever it is doing, $j$
+    There is no common clock.  Learner $l$ sends $w_l$ to each neighbour $j$.  At once, even while it computes, $j$
     subtracts $d = \frac16 (w_j - w_l)$ from its own weights and replies with $d$; $l$ adds $d$ before its step.  Both
     ends of each link send such requests: at equal speeds that is exactly $T$.  Requests that cross keep $\sum_l w_l$
     too, since both ends move by the same difference.  A link's share below $\frac12$ makes mixing a contraction; at

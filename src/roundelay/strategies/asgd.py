@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from roundelay.communicator import DeferredReply
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner
 from roundelay.strategy import Asynchronous
 
@@ -39,11 +39,7 @@ class ASGD(Asynchronous):
     damping: float = 0.0
 
     def check(self, size: int) -> None:
-        for name in ("servers", "staleness_bound"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
-        if self.damping < 0:
-            raise SettingsError(f"strategy.damping must be at least 0, not {self.damping}")
+        check_at_least(self, "strategy.", servers=1, staleness_bound=1, damping=0)
 
     def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
         return [self.parts[learner.comm.rank]] if learner.is_server else []

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner
 from roundelay.strategies.asgd import ASGD
 
@@ -37,8 +37,7 @@ class UpdatesASGD(ASGD):
 
     def check(self, size: int) -> None:
         super().check(size)
-        if self.period < 1:
-            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        check_at_least(self, "strategy.", period=1)
         if self.rate <= 0:
             raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
         if not 0 <= self.momentum < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
@@ -40,9 +40,7 @@ class Averaging(Strategy):
         return self.period_steps
 
     def check(self, size: int) -> None:
-        for name in ("period", "period_frames"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
+        check_at_least(self, "strategy.", period=1, period_frames=1)
         if self.topology != "all-reduce":
             find_topology(self.topology).check(size)
             if self.optimizer_state == "average":

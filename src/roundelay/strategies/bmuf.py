@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner
 from roundelay.strategy import OptimizerState, Strategy
 
@@ -49,9 +49,7 @@ class BMUF(Strategy):
         return self.block_steps
 
     def check(self, size: int) -> None:
-        for name in ("block", "block_frames"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise SettingsError(f"strategy.{name} must be at least 1, not {value}")
+        check_at_least(self, "strategy.", block=1, block_frames=1)
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
         if self.rate <= 0:

@@ -9,11 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner, Slot
 from roundelay.plugins import Registry
-
-__all__ = ["COMPRESSIONS", "Compression", "OneBit", "PowerSGD", "TopK"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +151,7 @@ class PowerSGD(Compression):
     seed: int = 0
 
     def check(self) -> None:
-        if self.rank < 1:
-            raise SettingsError(f"strategy.compression.rank must be at least 1, not {self.rank}")
+        check_at_least(self, "strategy.compression.", rank=1)
 
     def factors(self, learner: Learner) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)

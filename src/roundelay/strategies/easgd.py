@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner
 from roundelay.strategy import Asynchronous
 
@@ -38,8 +38,7 @@ class EASGD(Asynchronous):
     momentum: float = 0.0  # delta
 
     def check(self, size: int) -> None:
-        if self.period < 1:
-            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        check_at_least(self, "strategy.", period=1)
         if self.elasticity is not None and not 0 <= self.elasticity <= 1:
             raise SettingsError(f"strategy.elasticity must be from 0 to 1, not {self.elasticity}")
         if not 0 <= self.momentum < 1:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from roundelay.errors import SettingsError
+from roundelay.errors import check_at_least
 from roundelay.learner import Learner
 from roundelay.strategies.dpsgd import DPSGD
 
@@ -37,8 +37,7 @@ class GossipPGA(DPSGD):
 
     def check(self, size: int) -> None:
         super().check(size)
-        if self.period < 1:
-            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        check_at_least(self, "strategy.", period=1)
 
     def overlap(self, learner: Learner) -> None:
         pass  # nothing overlaps: the weights that are mixed contain this step's gradient

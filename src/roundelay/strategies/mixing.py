@@ -19,8 +19,6 @@ from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import Edge, Topology
 
-__all__ = ["MatrixMixing", "Mixing", "MixingBase", "check_matrix", "contraction"]
-
 Weighting = Literal["uniform", "metropolis"]
 
 
@@ -75,13 +73,11 @@ class Mixing(MixingBase):
     weighting: Weighting = "uniform"
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` if the topology does not fit ``size`` learners, or its shares do not keep the mean."""
         self.topology.check(size)
         for iteration in range(max(1, self.topology.cycle(size))):
             check_matrix(self.matrix(size, iteration), f"{self.weighting} shares on topology {self.topology.name!r}")
 
     def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Edge, float]]:
-        """Return the links of ``rank`` with their shares."""
         links = self.topology.links(rank, size, iteration)
         if self.weighting == "uniform":
             return [(link, 1.0 / (len(links) + 1)) for link in links]
@@ -89,7 +85,6 @@ class Mixing(MixingBase):
         return [(link, 1.0 / (1 + max(len(links), d))) for link, d in zip(links, degrees, strict=True)]
 
     def matrix(self, size: int, iteration: int = 0) -> Tensor:
-        """Return $T$ in float64, made of the shares of all ranks."""
         rows = [[0.0] * size for _ in range(size)]
         for rank, row in enumerate(rows):
             shares = self.shares(rank, size, iteration)
@@ -106,7 +101,6 @@ class MatrixMixing(MixingBase):
     rows: tuple[tuple[float, ...], ...]
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` if this is not a mixing matrix of ``size`` learners."""
         wrong = next((k for k, row in enumerate(self.rows) if len(row) != len(self.rows)), None)
         if wrong is not None:
             length = len(self.rows[wrong])
@@ -122,11 +116,9 @@ class MatrixMixing(MixingBase):
             raise SettingsError(f"the mixing matrix is not symmetric: {one}, {other}")
 
     def shares(self, rank: int, size: int, iteration: int = 0) -> list[tuple[Edge, float]]:
-        """Return the links of ``rank`` with their shares."""
         return [(Edge(k, k), share) for k, share in enumerate(self.rows[rank]) if share and k != rank]
 
     def matrix(self, size: int, iteration: int = 0) -> Tensor:
-        """Return $T$ in float64."""
         return torch.tensor(self.rows, dtype=torch.float64)
 
 
@@ -143,9 +135,3 @@ def check_matrix(matrix: Tensor | Sequence[Sequence[float]], what: str = "the mi
         off = int((sums - 1.0).abs().argmax())
         if not math.isclose(float(sums[off]), 1.0, abs_tol=1e-9):
             raise SettingsError(f"{what}: {kind} {off} sums to {float(sums[off]):g}, not 1")
-
-
-def contraction(matrix: Tensor) -> float:
-    """Return the factor by which ``matrix`` shrinks the distance from the mean at least: its norm across the mean."""
-    size = len(matrix)
-    return float(torch.linalg.matrix_norm(matrix - 1.0 / size, ord=2)) if size > 1 else 0.0

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner
 from roundelay.strategy import OptimizerState, Strategy
 
@@ -42,8 +42,7 @@ class SlowMo(Strategy):
         return self.period
 
     def check(self, size: int) -> None:
-        if self.period < 1:
-            raise SettingsError(f"strategy.period must be at least 1, not {self.period}")
+        check_at_least(self, "strategy.", period=1)
         if not 0 <= self.momentum < 1:
             raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
         if self.slow_rate <= 0:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from roundelay.errors import SettingsError
+from roundelay.errors import SettingsError, check_at_least
 from roundelay.learner import Learner
 from roundelay.strategies.compression import Compression
 from roundelay.strategy import Strategy
@@ -33,8 +33,7 @@ class Synchronous(Strategy):
     compression: Compression | None = None
 
     def check(self, size: int) -> None:
-        if self.bucket_bytes < 0:
-            raise SettingsError(f"strategy.bucket_bytes must be at least 0, not {self.bucket_bytes}")
+        check_at_least(self, "strategy.", bucket_bytes=0)
         if self.compression is not None:
             self.compression.check()
             if self.bucket_bytes:

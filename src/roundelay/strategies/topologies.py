@@ -10,17 +10,6 @@ import torch
 
 from roundelay.errors import SettingsError, suggest
 
-__all__ = [
-    "TOPOLOGIES",
-    "Bipartite",
-    "Edge",
-    "FixedGraph",
-    "RandomRing",
-    "Ring",
-    "Topology",
-    "find_topology",
-]
-
 
 class Edge(NamedTuple):
     """One exchange: send to ``to``, receive from ``source``; the same rank in an undirected graph."""
@@ -77,7 +66,7 @@ class Ring(Topology):
     name: ClassVar[str] = "ring"
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return the links to the left and to the right; with two learners they are one link."""
+        # with two learners the left and the right neighbour are one
         return [Edge(peer, peer) for peer in sorted({(rank - 1) % size, (rank + 1) % size} - {rank})]
 
 
@@ -90,11 +79,9 @@ class RandomRing(Topology):
     seed: int = 0
 
     def cycle(self, size: int) -> int:
-        """Return 0, for never, unless the learners are so few that every ring is the same."""
-        return 1 if size <= 3 else 0
+        return 1 if size <= 3 else 0  # all rings of three learners are the same
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return the links to the left and to the right in this iteration's order."""
         order, index_of = _permutation(self.seed, size, iteration)
         here = index_of[rank]
         return [Edge(peer, peer) for peer in sorted({order[here - 1], order[(here + 1) % size]} - {rank})]
@@ -107,7 +94,6 @@ class Complete(Topology):
     name: ClassVar[str] = "complete"
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return the links to all others."""
         return [Edge(peer, peer) for peer in range(size) if peer != rank]
 
 
@@ -118,11 +104,9 @@ class ExponentialGraph(Topology):
     name: ClassVar[str] = "exponential"
 
     def cycle(self, size: int) -> int:
-        """Return the number of distances."""
         return max(1, (size - 1).bit_length())
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return one directed link, to rank + 2^k."""
         if size == 1:
             return []
         distance = 1 << iteration % self.cycle(size)
@@ -136,7 +120,6 @@ class StaticExponential(Topology):
     name: ClassVar[str] = "static-exponential"
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return a directed link for each distance."""
         return [Edge((rank + (1 << k)) % size, (rank - (1 << k)) % size) for k in range((size - 1).bit_length())]
 
 
@@ -151,19 +134,15 @@ class Butterfly(Topology):
     needs: ClassVar[str] = "a power of two learners"
 
     def fits(self, size: int) -> bool:
-        """Return whether ``size`` is a power of two."""
         return size & (size - 1) == 0
 
     def fallback(self) -> Topology:
-        """Return the one-peer exponential graph."""
         return ExponentialGraph()
 
     def cycle(self, size: int) -> int:
-        """Return the number of bits of a rank."""
         return max(1, (size - 1).bit_length())
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return the link to the partner of this round."""
         if size == 1:
             return []
         partner = rank ^ 1 << iteration % self.cycle(size)
@@ -177,11 +156,9 @@ class HoppingRing(Topology):
     name: ClassVar[str] = "hopping-ring"
 
     def cycle(self, size: int) -> int:
-        """Return the number of distances."""
         return max(1, size - 1)
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return one directed link."""
         if size == 1:
             return []
         distance = 1 + iteration % (size - 1)
@@ -202,15 +179,12 @@ class Bipartite(Topology):
     uneven: bool = False
 
     def fits(self, size: int) -> bool:
-        """Return whether there are as many active as passive learners; one learner alone fits too."""
         return self.uneven or size == 1 or size % 2 == 0
 
     def fallback(self) -> Topology:
-        """Return the uneven form, which keeps the roles."""
         return Bipartite(uneven=True)
 
     def fallback_note(self, size: int) -> str:
-        """Return a note if the number of learners is odd."""
         return "" if self.fits(size) else f"{size} learners do not pair up: one active learner at a time is left out"
 
     def active(self, rank: int) -> bool:
@@ -218,11 +192,9 @@ class Bipartite(Topology):
         return rank % 2 == 0
 
     def cycle(self, size: int) -> int:
-        """Return the number of distances."""
         return 1 + ((size + 1) // 2 - 1).bit_length()
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return the link to the partner of this iteration, if there is one."""
         actives, index = (size + 1) // 2, rank // 2  # our index among the active, or among the passive ranks
         hop = (0, *(1 << k for k in range(self.cycle(size) - 1)))[iteration % self.cycle(size)]
         partner = 2 * ((index + hop) % actives) + 1 if self.active(rank) else 2 * ((index - hop) % actives)
@@ -238,12 +210,10 @@ class FixedGraph(Topology):
     edges: tuple[tuple[int, int], ...]
 
     def check(self, size: int) -> None:
-        """Raise `SettingsError` if the edges do not connect ``size`` learners."""
         if not self.fits(size):
             raise SettingsError(f"the edges {list(self.edges)} do not connect {size} learners, 0 to {size - 1}")
 
     def fits(self, size: int) -> bool:
-        """Return whether the edges connect ``size`` learners and no others."""
         reached, new = {0}, {0}
         while new:
             new = {peer for rank in new for peer in self._peers(rank)} - reached
@@ -251,11 +221,9 @@ class FixedGraph(Topology):
         return reached == set(range(size))
 
     def fallback(self) -> Topology:
-        """Return the ring."""
         return Ring()
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
-        """Return a link for each edge."""
         return [Edge(peer, peer) for peer in self._peers(rank)]
 
     def _peers(self, rank: int) -> list[int]:
@@ -283,8 +251,5 @@ def find_topology(name: str, *, seed: int = 0) -> Topology:
 def _permutation(seed: int, size: int, iteration: int) -> tuple[list[int], list[int]]:
     """Return the order of all ranks at an iteration, and the index of each rank in it."""
     generator = torch.Generator().manual_seed(hash((seed, iteration, 7)) & (2**63 - 1))
-    order: list[int] = torch.randperm(size, generator=generator).tolist()
-    index_of = [0] * size
-    for index, rank in enumerate(order):
-        index_of[rank] = index
-    return order, index_of
+    order = torch.randperm(size, generator=generator)
+    return order.tolist(), order.argsort().tolist()

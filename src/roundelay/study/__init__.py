@@ -1,1 +1,1 @@
-"""Fair comparison: a matrix of runs under one budget of frames, and what they say."""
+"""Fair comparison: a matrix of runs under one budget of frames, and its answer."""

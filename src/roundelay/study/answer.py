@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 
 from roundelay.runs.target import Target, first_reached
-from roundelay.study.schema import Answer, CellResult, RowGroup, StrategyRow, Trials
-from roundelay.study.statistics import FEWEST, better, chance, compare_times, spread
-
-__all__ = ["answer_group", "answer_study", "say_score"]
+from roundelay.study.schema import Answer, CellResult, RowGroup, StrategyRow, Trials, no_answer
+from roundelay.study.statistics import FEWEST, better, chance, compare_times, number_or_inf, spread
 
 ABOUT_EQUAL = 1.03  # times; a smaller difference is within the effect of seeds
 LEVELS = 40  # targets that are tried to find one with another winner
@@ -56,10 +54,7 @@ def answer_group(
 def answer_study(groups: Sequence[RowGroup], target: Target, *, missing: int, budget: float) -> Answer:
     """Answer for the whole study: the group with the most learners, and one sentence per other kind of group."""
     if not groups:
-        return {
-            "headline": "No cell has been computed yet.", "sentences": [], "changes": [], "certainty": "none",
-            "winner": None, "runner_up": None, "ratio": None,
-        }  # fmt: skip
+        return no_answer("No cell has been computed yet.")
     most = max(groups, key=lambda group: (group["key"]["on"] == "simulator", group["key"]["learners"]))
     whole = most["answer"].copy()
     others = []
@@ -127,15 +122,12 @@ def _headline(group: RowGroup, target: Target, first: StrategyRow, second: Strat
 
 
 def _without_winner(group: RowGroup, target: Target) -> Answer:
-    best = min(group["rows"], key=lambda row: _number(row["score"]["median"]))
+    best = min(group["rows"], key=lambda row: number_or_inf(row["score"]["median"]))
     said = f"{_first_word(_conditions(group))}: no ranked strategy reached {_goal(target)} in most of its seeds"
     score = best["score"]["median"]
     near = f"; the nearest is {best['strategy']} with {say_score(target['score'], score)}" if score is not None else ""
-    return {
-        "headline": f"{said}{near}.", "sentences": _left_out(group, target),
-        "changes": ["Use a longer budget or an easier target to get an answer."],
-        "certainty": "none", "winner": None, "runner_up": None, "ratio": None,
-    }  # fmt: skip
+    changes = ["Use a longer budget or an easier target to get an answer."]
+    return no_answer(f"{said}{near}.", _left_out(group, target), changes)
 
 
 def _certainty(first: StrategyRow, second: StrategyRow | None) -> list[str]:
@@ -236,14 +228,14 @@ def _other_measures(group: RowGroup, target: Target, first: StrategyRow) -> list
     """Return the first strategy by other measures than time."""
     name, changes = target["score"], []
     inside = [row for row in group["rows"] if not row["regime"]]
-    best = min(inside, key=lambda row: _number(row["score"]["median"]))
+    best = min(inside, key=lambda row: number_or_inf(row["score"]["median"]))
     ours, theirs = first["score"]["median"], best["score"]["median"]
     if best is not first and theirs is not None and ours is not None and theirs < ours:
         changes.append(
             f"By the {name} at the end of the budget {best['strategy']} is first "
             f"({say_score(name, theirs)} against {say_score(name, ours)})."
         )
-    least = min(inside, key=lambda row: _number(row["frames"]["median"]))
+    least = min(inside, key=lambda row: number_or_inf(row["frames"]["median"]))
     few, ours = least["frames"]["median"], first["frames"]["median"]
     if least is not first and few is not None and ours is not None and few < ours:
         changes.append(
@@ -258,7 +250,7 @@ def _other_measures(group: RowGroup, target: Target, first: StrategyRow) -> list
 
 
 def _wer(row: StrategyRow) -> float:
-    return math.inf if row["wer"] is None else _number(row["wer"]["median"])
+    return math.inf if row["wer"] is None else number_or_inf(row["wer"]["median"])
 
 
 def _short_periods(group: RowGroup) -> list[str]:
@@ -286,7 +278,3 @@ def _edges(group: RowGroup, trials: Sequence[Trials]) -> list[str]:
     if not at_edge:
         return []
     return [f"The best rate is at the edge of the grid for {', '.join(at_edge)}: more trials may help."]
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else value

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from roundelay.runs.history import Details
-from roundelay.runs.reader import finite, read_object
+from roundelay.runs.reader import finite, finite_numbers, read_object
 from roundelay.runs.target import Target, first_reached
-from roundelay.study.schema import CellResult
-
-__all__ = ["read_cell"]
+from roundelay.study.schema import CellResult, variant_of
 
 Status = Literal["done", "failed", "diverged", "interrupted"]
 STATUSES = ("done", "failed", "diverged", "interrupted")
@@ -26,23 +24,14 @@ def read_cell(folder: Path, planned: dict[str, Any], target: Target, details: De
     reached = first_reached(details.points, target) if done else None  # a run that fails leaves no model
     said: dict[str, Any] = planned | {key: value for key, value in outcome.items() if key in planned}
     return {
+        **variant_of(said),
         "name": planned["name"],
         "path": f"runs/{planned['name']}",
-        "strategy": said["strategy"],
-        "on": said["on"],
-        "clock": said["clock"],
-        "cluster": said["cluster"],
-        "model": said["model"],
-        "learners": said["learners"],
         "seed": said["seed"],
-        "rate": said["rate"],
         "trial": said["trial"],
-        "regime": said["regime"],
-        "period": said.get("period"),
-        "usual_period": said.get("usual_period"),
         "status": cast("Status", status if status in STATUSES else "failed"),
         "error": str(outcome.get("error", "")),
-        "scores": _numbers(outcome.get("scores")) if done else {},
+        "scores": finite_numbers(outcome.get("scores")) if done else {},
         "seconds": seconds,
         "frames": frames if done else None,
         "frames_per_second": frames / seconds if seconds else None,
@@ -58,10 +47,3 @@ def _seconds(outcome: dict[str, Any], details: Details) -> float | None:
     """Return the seconds of training, without evaluations."""
     whole = finite(outcome.get("seconds"))
     return max(0.0, whole - details.evaluating) if whole is not None else None
-
-
-def _numbers(scores: Any) -> dict[str, float]:
-    """Keep finite numbers: JSON has no others."""
-    if not isinstance(scores, dict):
-        return {}
-    return {name: number for name, value in scores.items() if (number := finite(value)) is not None}

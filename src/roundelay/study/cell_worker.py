@@ -1,8 +1,8 @@
-"""A process that computes cells, one after another, as it is told on standard input.
+"""A process that computes cells, one after another.
 
-``python -m roundelay.study.cell_worker``: a JSON object a line comes in, ``{"settings": …, "on": …, "run": …, …}``; one
-goes out when its cell is done, whatever became of it.  Torch is imported once, not for every cell.  When standard input
-ends, so does the process at once: a study that was killed leaves nobody behind who writes into its folder.
+``python -m roundelay.study.cell_worker`` reads one JSON object per line, ``{"settings": …, "on": …, "run": …, …}``,
+and writes one when the cell is done, failed or diverged.  Torch is imported once, not for every cell.  The process ends
+when its standard input ends: after a study is killed, no process writes into its folder.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from typing import Any, TextIO
 from roundelay.errors import NumericalError, RoundelayError
 from roundelay.files import write_json
 
-__all__ = ["compute", "conclude", "main"]
-
 Job = dict[str, Any]
 Outcome = dict[str, Any]
 
 
 def compute(job: Job) -> Outcome:
-    """Compute a cell, leave ``cell.json`` in its folder, and return what is in it."""
+    """Compute a cell, write ``cell.json`` into its folder, and return the contents."""
     began, run = time.monotonic(), Path(job["run"])
     outcome: Outcome = {}
     try:
@@ -41,12 +39,12 @@ def compute(job: Job) -> Outcome:
     except Exception as error:
         traceback.print_exc()
         outcome |= {"status": "failed", "error": _line(error)}
-    (run / "trace.json").unlink(missing_ok=True)  # the record has all that is in it
+    (run / "trace.json").unlink(missing_ok=True)  # the record has the same spans
     return conclude(job, outcome | {"computing_seconds": round(time.monotonic() - began, 3)})
 
 
 def conclude(job: Job, outcome: Outcome) -> Outcome:
-    """Write down what came of a cell."""
+    """Write the outcome of a cell."""
     run = Path(job["run"])
     run.mkdir(parents=True, exist_ok=True)
     nothing: Outcome = {"status": "done", "error": "", "scores": {}, "seconds": None, "wer": None}
@@ -85,22 +83,22 @@ def _listen(jobs: queue.Queue[Job]) -> None:
 
 
 def _private_output() -> TextIO:
-    """Keep standard output for answers: whatever else prints goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Return a file for outcomes, the old standard output; all other output goes to standard error."""
+    outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    return answers
+    return outcomes
 
 
 def main() -> None:
-    """Compute until there is nobody to compute for."""
-    answers, jobs = _private_output(), queue.Queue[Job]()
+    """Compute cells until standard input ends."""
+    outcomes, jobs = _private_output(), queue.Queue[Job]()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    import roundelay.experiment.launch  # noqa: F401 (what takes a while, before the first cell is timed)
+    import roundelay.experiment.launch  # noqa: F401 (it takes seconds: before the first cell is timed)
 
     while True:
         outcome = compute(jobs.get())
-        gc.collect()  # a run's data stay mapped, a file open for each, as long as anything of it is left
-        print(json.dumps(outcome), file=answers, flush=True)
+        gc.collect()  # objects of a run keep its data files open and mapped
+        print(json.dumps(outcome), file=outcomes, flush=True)
 
 
 if __name__ == "__main__":

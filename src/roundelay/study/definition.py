@@ -1,4 +1,4 @@
-"""A study: one TOML file that says what is compared, under which budget, to which target, with how much tuning."""
+"""The definition of a study, a TOML file: strategies, budget, target and tuning."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.settings import assign
 from roundelay.strategies import STRATEGIES
 
-__all__ = ["Decoding", "Part", "Study", "TargetSettings", "Tuning", "merge"]
-
 Table = dict[str, Any]
 On = Literal["simulator", "processes"]
 
 
 @dataclass(frozen=True)
 class TargetSettings:
-    """What is to be reached on dev, fixed before anything runs."""
+    """The score to reach on dev, fixed before any run."""
 
     value: float
     score: str = "error"
@@ -32,14 +30,14 @@ class TargetSettings:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The same number of trials for each strategy, chosen among by the target's score on dev."""
+    """The trials of each strategy; the best is chosen by the target's score on dev."""
 
     rates: list[float] = field(default_factory=list)
-    """Learning rates for one learner, which `regimes.scaled` makes into those of more; none: the experiment's."""
+    """Learning rates for one learner, scaled by `regimes.scaled` for more; none: the experiment's."""
     budget_fraction: float = 1.0
-    """Of the budget that a trial trains for."""
+    """Fraction of the budget that a trial trains."""
     seed: int = 0
-    """Of all trials; none of the seeds that count."""
+    """Seed of all trials; not one of ``seeds``."""
 
     def __post_init__(self) -> None:
         if not 0 < self.budget_fraction <= 1:
@@ -50,16 +48,16 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Decode what was trained."""
+    """How to decode with the trained models."""
 
     split: str = "test"
     language: str | None = None
-    """Which of the data's language models; by default the one that `roundelay decode` takes."""
+    """A language model of the data; by default that of `roundelay decode`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the matrix; what it does not say is as in the study."""
+    """A part of the matrix; fields that are None are as in the study."""
 
     on: On | None = None
     strategies: list[str | Table] | None = None
@@ -71,10 +69,10 @@ class Part:
 
 @dataclass
 class Study:
-    """All that `roundelay compare` needs to know."""
+    """The settings of `roundelay compare`."""
 
     experiment: str | Table
-    """What is trained: a file, relative to the study's, or the settings themselves."""
+    """An experiment: a file, relative to the study's, or its settings."""
     strategies: list[str | Table]
     """Names, or tables of settings with a ``name``, a ``label`` and a ``scale`` (the power of N in the rate)."""
     target: TargetSettings
@@ -83,13 +81,13 @@ class Study:
     seeds: list[int] = field(default_factory=lambda: [1])
     on: On = "simulator"
     models: dict[str, Table] = field(default_factory=dict)
-    """Settings on top of the experiment's, by the name that the report gives them."""
+    """Settings that change the experiment's, by the name in the report."""
     clusters: dict[str, str | Table] = field(default_factory=dict)
     """Simulated clusters, files or tables, by name; none: the experiment's."""
     baseline: str = "synchronous"
     """The strategy whose one learner is the baseline of every speed-up."""
     blocks: int = 20
-    """Blocks for each learner that must fit the budget of a strategy that needs them."""
+    """Blocks per learner that a strategy with blocks must have in its budget."""
     tuning: Tuning = field(default_factory=Tuning)
     decode: Decoding | None = None
     parts: list[Part] = field(default_factory=list)
@@ -109,7 +107,7 @@ class Study:
 
     @classmethod
     def read(cls, path: Path, settings: Mapping[str, Any] | None = None, data: Path | None = None) -> Study:
-        """Read a study with all that it names; ``settings``, by key, go on top of its experiment."""
+        """Read a study and the files that it names; ``settings``, by key, change its experiment."""
         study = config.build(cls, config.read(path), str(path))
         if isinstance(study.experiment, str):
             study.experiment = config.read(path.parent / study.experiment)
@@ -125,12 +123,12 @@ class Study:
         return study
 
     def all_parts(self) -> list[Part]:
-        """Return the parts of the matrix, complete; a study that names none is one."""
+        """Return the parts of the matrix, complete; a study without parts is one part."""
         whole = Part(self.on, self.strategies, self.learners, list(self.models), list(self.clusters), self.seeds)
         return [_complete(part, whole) for part in self.parts or [Part()]]
 
     def check(self, where: str) -> None:
-        """Complain about names that there are not, before anything runs."""
+        """Raise `SettingsError` if a name is unknown, before any run."""
         lists = [("strategies", self.strategies)]
         lists += [(f"parts[{k}].strategies", part.strategies or []) for k, part in enumerate(self.parts)]
         for place, entries in lists:
@@ -146,7 +144,7 @@ class Study:
 
 
 def merge(table: Table, over: Table) -> Table:
-    """Return ``table`` with ``over`` on top, inner tables merged; a table with another name takes the place."""
+    """Return ``table`` changed by ``over``: inner tables are merged, or replaced if their ``name`` differs."""
     merged = copy.deepcopy(table)
     for key, value in over.items():
         now = merged.get(key)

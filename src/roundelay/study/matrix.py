@@ -18,8 +18,6 @@ from roundelay.study.definition import Part, Study, Table, merge
 from roundelay.study.regimes import Fitted, fit_period, nodes_for, scaled, scaling
 from roundelay.tasks import TASKS
 
-__all__ = ["Matrix", "PlannedCell", "describe", "expand"]
-
 SPANS = 300  # of each learner: enough for a timeline, as a study has many runs
 HERE = "this machine"
 

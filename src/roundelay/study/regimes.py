@@ -9,8 +9,6 @@ from typing import Any
 from roundelay.strategies import find
 from roundelay.strategy import period_setting
 
-__all__ = ["REGIMES", "Fitted", "Regime", "fit_period", "nodes_for", "scaled", "scaling"]
-
 
 @dataclass(frozen=True)
 class Regime:

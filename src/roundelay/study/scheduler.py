@@ -1,4 +1,4 @@
-"""Compute a study's cells on several processes, each cell once, whenever the study is stopped and begun again."""
+"""Compute a study's cells on several processes, each cell once, also if the study is stopped and continued."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from roundelay.study.cell_worker import conclude
 from roundelay.study.definition import Study
 from roundelay.study.matrix import Matrix, PlannedCell, expand
 from roundelay.study.schema import Summary
-from roundelay.study.statistics import settled
+from roundelay.study.statistics import choose_rate, settled
 from roundelay.study.study_folder import StudyFolder
 from roundelay.study.summary import summarise
-
-__all__ = ["Scheduler", "StudyComparison", "Watcher", "choose_rate", "compare"]
 
 LOOK_SECONDS = 0.25  # between two looks at how far the cells are
 STEP = b'"event":"step"'
@@ -33,19 +31,19 @@ Outcome = dict[str, Any]
 
 
 class Watcher(Protocol):
-    """Is told what happens; ``slot`` numbers the processes."""
+    """Called while a study is computed; ``slot`` is the index of a process."""
 
     def planned(self, total: int, done: int) -> None:
-        """Take how many cells there are, and how many were computed before."""
+        """Take the number of cells, and how many were computed before."""
 
     def started(self, slot: int, cell: PlannedCell) -> None:
-        """Take a cell that is being computed."""
+        """Take the cell that this process computes now."""
 
     def progressed(self, slot: int, share: float) -> None:
-        """Take what share of it is trained."""
+        """Take the share of its cell that is trained."""
 
     def finished(self, slot: int, outcome: Outcome) -> None:
-        """Take what came of it."""
+        """Take the outcome of its cell."""
 
 
 class _Silent:
@@ -57,13 +55,13 @@ class _Silent:
 
 @dataclass(frozen=True)
 class StudyComparison:
-    """What came of a study."""
+    """The result of a study."""
 
     folder: Path
     summary: Summary
     """The answer, and a row for each strategy and number of learners."""
     computed: tuple[str, ...]
-    """The cells that were computed now, and not before."""
+    """The cells that this call computed."""
 
 
 def compare(
@@ -76,10 +74,10 @@ def compare(
     retry: bool = False,
     watcher: Watcher | None = None,
 ) -> StudyComparison:
-    """Compute every cell of a study, a TOML file as a rule, into the folder ``out``, and sum them up.
+    """Compute every cell of a study, usually a TOML file, in the folder ``out``, and return their summary.
 
-    ``settings`` (``{"budget.epochs": 2}``) go on top of the study's experiment.  A study that was stopped continues
-    where it was.  ``jobs`` cells are computed at a time, by default one for each core.
+    ``settings`` (``{"budget.epochs": 2}``) change the study's experiment.  A study that was stopped continues.
+    ``jobs`` cells are computed at a time, by default one per core.
     """
     if not isinstance(study, Study):
         study = Study.read(Path(study), settings, data)
@@ -88,14 +86,8 @@ def compare(
     return StudyComparison(Path(out), summarise(Path(out)), tuple(scheduler.computed))
 
 
-def choose_rate(scores: Mapping[float, float | None]) -> float:
-    """Return the rate with the best score; the lowest rate where all have failed, to be seen failing."""
-    known = [(score, rate) for rate, score in scores.items() if score is not None]
-    return min(known)[1] if known else min(scores)
-
-
 class Scheduler:
-    """Computes what is not computed yet."""
+    """Computes the cells that are not computed yet."""
 
     def __init__(
         self, study: Study, out: Path, *, jobs: int | None = None, watcher: Watcher | None = None, retry: bool = False
@@ -116,7 +108,7 @@ class Scheduler:
             self._trials.setdefault(trial.base, []).append(trial)
 
     def run(self) -> None:
-        """Compute until every cell of the matrix is there."""
+        """Compute until all cells of the matrix are done."""
         with self.folder.locked() as lock:
             self.folder.create(self.study, self.matrix)
             self._sort_out()
@@ -124,12 +116,13 @@ class Scheduler:
             with _Crew(self.jobs, lock, self.folder.path / "log.txt") as crew:
                 while self._ready or crew.busy or self._waiting:
                     self._start(crew)
-                    self._look(crew)
+                    for slot, (cell, counter) in crew.busy.items():
+                        self.watcher.progressed(slot, counter.steps() / cell.minibatches)
                     for slot, outcome in crew.answers(LOOK_SECONDS):
                         self._finish(slot, outcome)
 
     def _sort_out(self) -> None:
-        """Tell what is computed from what is not."""
+        """Divide the cells into those that are computed and those that are not."""
         known = [cell for cell in [*self.matrix.trials, *self.matrix.cells] if cell.rate is not None]
         changed = [cell.name for cell in known if self.folder.changed(cell)]
         if changed:
@@ -143,7 +136,7 @@ class Scheduler:
         self._release()
 
     def _take(self, cell: PlannedCell) -> None:
-        """Keep the outcome of a cell that is computed; line up one that is not."""
+        """Keep the outcome of a cell that is computed; otherwise mark it as ready."""
         outcome = self.folder.outcome(cell)
         if outcome is None or (self.retry and outcome["status"] != "done"):
             self._ready.append(cell)
@@ -151,7 +144,7 @@ class Scheduler:
             self.outcomes[cell.name] = outcome
 
     def _release(self) -> None:
-        """Line up the cells whose trials are all done, at the rate that these have shown to be best."""
+        """Mark as ready the cells whose trials are all done, at the best rate of these."""
         waiting, self._waiting = self._waiting, []
         for cell in waiting:
             trials = self._trials.get(cell.base, [])
@@ -163,11 +156,11 @@ class Scheduler:
                 if cell.base not in self._rates:
                     self._rates[cell.base] = self._choose(cell.base, trials)
                 self._take(cell.at(self._rates[cell.base]))
-        # By seed, so that a study that is stopped has seen all strategies alike.
+        # By seed, so that a study that is stopped has as many seeds of each strategy.
         self._ready.sort(key=lambda cell: (cell.on == "processes", not cell.trial, cell.seed))
 
     def _choose(self, base: str, trials: Sequence[PlannedCell]) -> float:
-        """Return the rate that a seed was computed with before, so that all have one; else that of the best trial."""
+        """Return the rate of a seed that was computed before, so that all seeds have one; else the best trial's."""
         seeds = [cell for cell in self.matrix.cells if cell.base == base]
         rates = {trial.rate or 0.0: trial.name for trial in trials}
         for rate in rates if not self.retry else []:
@@ -181,20 +174,16 @@ class Scheduler:
         return settled(read_details(self.folder.run(trial)).points, self.study.target.score)
 
     def _start(self, crew: _Crew) -> None:
-        """Give work to whoever has none.  A cell on processes is measured by the wall clock: it runs alone."""
+        """Start a cell on each idle process.  A cell on processes is measured by the wall clock: it runs alone."""
         while self._ready and (slot := crew.idle()) is not None:
             cell = self._ready[0]
             alone = cell.on == "processes"
             if crew.busy and (alone or crew.alone):
                 return
             self._ready.pop(0)
-            shutil.rmtree(self.folder.run(cell.name), ignore_errors=True)  # what a killed study left of it
+            shutil.rmtree(self.folder.run(cell.name), ignore_errors=True)  # files of a killed study
             crew.give(slot, cell, self.folder.job(cell, self.study))
             self.watcher.started(slot, cell)
-
-    def _look(self, crew: _Crew) -> None:
-        for slot, (cell, counter) in crew.busy.items():
-            self.watcher.progressed(slot, counter.steps() / cell.minibatches)
 
     def _finish(self, slot: int, outcome: Outcome) -> None:
         self.outcomes[outcome["name"]] = outcome
@@ -211,14 +200,14 @@ class _StepCounter:
         self._run, self._tails, self._steps = run, dict[Path, Tail](), 0
 
     def steps(self) -> int:
-        """Return how many steps are written so far."""
+        """Return the number of steps in it so far."""
         for path in self._run.glob("record*.jsonl"):
             self._steps += sum(STEP in line for line in self._tails.setdefault(path, Tail(path)).new_lines())
         return self._steps
 
 
 class _Crew:
-    """The processes that compute cells; one that dies fails its cell, and another takes its place."""
+    """The processes that compute cells; if one dies, its cell has failed and a new process replaces it."""
 
     def __init__(self, size: int, lock: int, log: Path) -> None:
         self._size, self._lock, self._log = size, lock, log
@@ -246,7 +235,7 @@ class _Crew:
 
     @property
     def alone(self) -> bool:
-        """Whether what is being computed must not be disturbed."""
+        """Whether a cell is being computed that must run alone."""
         return any(cell.on == "processes" for cell, _ in self.busy.values())
 
     def idle(self) -> int | None:
@@ -254,23 +243,23 @@ class _Crew:
         return next((slot for slot in range(self._size) if slot not in self.busy), None)
 
     def give(self, slot: int, cell: PlannedCell, job: dict[str, Any]) -> None:
-        """Have a cell computed."""
-        process = self._processes.get(slot) or self._hire(slot)
+        """Send a cell to a process."""
+        process = self._processes.get(slot) or self._start(slot)
         assert process.stdin is not None
         self._jobs[slot] = job
         self.busy[slot] = cell, _StepCounter(Path(job["run"]))
-        with contextlib.suppress(BrokenPipeError):  # one that has died is noticed by its silence
+        with contextlib.suppress(BrokenPipeError):  # a process that has died is noticed by the end of its output
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
 
-    def _hire(self, slot: int) -> subprocess.Popen[bytes]:
+    def _start(self, slot: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "roundelay.study.cell_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._file,
             pass_fds=(self._lock,),
-            start_new_session=True,  # so that Ctrl-C is ours alone to handle
+            start_new_session=True,  # only this process handles Ctrl-C
         )
         assert process.stdout is not None
         self._processes[slot] = process
@@ -278,7 +267,7 @@ class _Crew:
         return process
 
     def answers(self, seconds: float) -> list[tuple[int, Outcome]]:
-        """Wait at most so long for cells to be done."""
+        """Wait at most so long; return the outcomes of cells that are done."""
         heard = [(key.data, self._answer(key.data)) for key, _ in self._selector.select(seconds)]
         return [(slot, outcome) for slot, outcome in heard if outcome is not None]
 
@@ -289,13 +278,13 @@ class _Crew:
         if line:
             outcome: Outcome = json.loads(line)
             return outcome
-        status = self._bury(slot, process)
+        status = self._remove(slot, process)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         bad = {"status": "failed", "error": f"the process that computed it {how}"}
         return conclude(self._jobs[slot], bad) if was_busy else None
 
-    def _bury(self, slot: int, process: subprocess.Popen[bytes]) -> int:
-        """Let go of a process that has ended; return how."""
+    def _remove(self, slot: int, process: subprocess.Popen[bytes]) -> int:
+        """Remove a process that has ended; return its status."""
         assert process.stdout is not None
         assert process.stdin is not None
         self._selector.unregister(process.stdout)

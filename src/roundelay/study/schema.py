@@ -6,21 +6,10 @@ missing value: the time to a target that was missed, the score of a run that fai
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, cast
 
 from roundelay.runs.target import Point, Target
-
-__all__ = [
-    "Answer",
-    "CellResult",
-    "Key",
-    "Profile",
-    "RowGroup",
-    "Spread",
-    "StrategyRow",
-    "Summary",
-    "Trials",
-]
 
 Certainty = Literal["clear", "likely", "open", "none"]
 """Ranges over three seeds or more do not overlap; better in every seed; too close or too few; no comparison."""
@@ -36,38 +25,49 @@ class Spread(TypedDict):
     """In the order of the row's ``seeds``."""
 
 
-class Key(TypedDict):
-    """The conditions that are equal within a group."""
+class Conditions(TypedDict):
+    """The conditions that the trials of a strategy share."""
 
     on: str
     """``simulator`` or ``processes``; separate runs may have another runtime."""
-    clock: Literal["virtual", "wall"]
     cluster: str
     model: str
     learners: int
 
 
-class CellResult(TypedDict):
+class Key(Conditions):
+    """The conditions that are equal within a group."""
+
+    clock: str
+    """``virtual`` or ``wall``."""
+
+
+class Variant(Key):
+    """A strategy with its settings, under one set of conditions."""
+
+    strategy: str
+    rate: float | None
+    regime: str
+    """Empty, or the reason why there are too few blocks for the regime of its paper: it is then shown, not ranked."""
+    period: int | None
+    """Steps between two communications, for a strategy that has a period."""
+    usual_period: int | None
+    """The default of the strategy: more than ``period`` if the budget is too short for it."""
+
+
+def variant_of(described: Mapping[str, Any]) -> Variant:
+    """Return the part of a described cell that is common to all its seeds."""
+    return cast("Variant", {name: described.get(name) for name in Variant.__annotations__})
+
+
+class CellResult(Variant):
     """One run: its ``cell.json`` and its evaluations."""
 
     name: str
     path: str
     """Of the run's folder, relative to the study's."""
-    strategy: str
-    on: str
-    clock: str
-    cluster: str
-    model: str
-    learners: int
     seed: int
-    rate: float | None
     trial: bool
-    regime: str
-    """Empty, or why the cell has too few blocks for the regime of its paper: it is then shown, not ranked."""
-    period: int | None
-    """Steps between two communications, for a strategy that has a period."""
-    usual_period: int | None
-    """The default of the strategy: more than ``period`` if the budget is too short for it."""
     status: Literal["done", "failed", "diverged", "interrupted"]
     error: str
     scores: dict[str, float]
@@ -85,21 +85,11 @@ class CellResult(TypedDict):
     """Problems with the cell's files: a missing record, an incomplete line."""
 
 
-class StrategyRow(TypedDict):
+class StrategyRow(Variant):
     """A strategy in a group, with all its seeds."""
 
-    strategy: str
-    on: str
-    clock: str
-    cluster: str
-    model: str
-    learners: int
-    rate: float | None
     seeds: list[int]
     cells: list[str]
-    regime: str
-    period: int | None
-    usual_period: int | None
     statuses: dict[str, int]
     """The number of cells that are done, failed, diverged, interrupted."""
     hits: int
@@ -142,6 +132,14 @@ class Answer(TypedDict):
     """The runner-up's median time over the winner's."""
 
 
+def no_answer(headline: str, sentences: Sequence[str] = (), changes: Sequence[str] = ()) -> Answer:
+    """Return an answer without a winner."""
+    return {
+        "headline": headline, "sentences": [*sentences], "changes": [*changes], "certainty": "none",
+        "winner": None, "runner_up": None, "ratio": None,
+    }  # fmt: skip
+
+
 class RowGroup(TypedDict):
     """The strategies under one set of conditions, the best first, those without rank last."""
 
@@ -153,14 +151,10 @@ class RowGroup(TypedDict):
     answer: Answer
 
 
-class Trials(TypedDict):
+class Trials(Conditions):
     """The trials for a learning rate, and the chosen rate."""
 
     strategy: str
-    on: str
-    cluster: str
-    model: str
-    learners: int
     rates: list[float]
     scores: list[float | None]
     """The target's score of each trial on dev, by which the rate is chosen; ``None``: diverged, failed or not done."""
@@ -183,6 +177,15 @@ class Profile(TypedDict):
     """The area under the profile over the logarithm of the factors, from 0 to 1; 1 is the best in every group."""
 
 
+def list_faults(cells: Iterable[CellResult]) -> list[dict[str, str]]:
+    """Return ``{"cell", "status", "error"}`` of each run that failed, diverged or was interrupted, trials too."""
+    return [
+        {"cell": cell["name"], "status": cell["status"], "error": cell["error"]}
+        for cell in cells
+        if cell["status"] != "done"
+    ]
+
+
 class Summary(TypedDict):
     """The result of a study."""
 
@@ -203,6 +206,6 @@ class Summary(TypedDict):
     profiles: list[Profile]
     cells: list[CellResult]
     faults: list[dict[str, str]]
-    """``{"cell", "status", "error"}`` of each run that failed, diverged or was interrupted, trials too."""
+    """As of `list_faults`."""
     notes: list[str]
     """The method: budget, tuning, regime, and other limits of the numbers."""

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from roundelay.runs.target import Point
 from roundelay.study.schema import Certainty, Spread
-
-__all__ = ["FEWEST", "LAST", "better", "chance", "compare_times", "settled", "spread"]
 
 FEWEST = 3  # seeds for which ranges are used
 LAST = 3  # evaluations by which a trial is judged: a single one varies by chance
 
 
+def number_or_inf(value: float | None) -> float:
+    """Return a value; a miss, ``None``, is infinite."""
+    return math.inf if value is None else value
+
+
+def choose_rate(scores: Mapping[float, float | None]) -> float:
+    """Return the rate with the best score; the lowest rate if all trials have failed."""
+    known = [(score, rate) for rate, score in scores.items() if score is not None]
+    return min(known)[1] if known else min(scores)
+
+
 def spread(values: Sequence[float | None]) -> Spread:
     """Return median and range; ``None``, a miss, is larger than any number."""
-    ordered = sorted(math.inf if value is None else value for value in values)
+    ordered = sorted(map(number_or_inf, values))
     if not ordered:
         return {"median": None, "low": None, "high": None, "values": []}
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
@@ -36,7 +45,7 @@ def settled(points: Sequence[Point], score: str, last: int = LAST) -> float | No
 
 def better(one: float | None, other: float | None) -> bool:
     """Return whether ``one`` is less than ``other``; a miss counts as infinite."""
-    return (math.inf if one is None else one) < (math.inf if other is None else other)
+    return number_or_inf(one) < number_or_inf(other)
 
 
 def compare_times(first: Spread, second: Spread) -> Certainty:
@@ -55,7 +64,7 @@ def chance(first: Sequence[float | None], second: Sequence[float | None]) -> flo
     """Return the probability that a random assignment puts ``first`` as far below ``second`` (Mann-Whitney)."""
     if not first or not second or len(first) + len(second) > 16:
         return None
-    values = [math.inf if value is None else value for value in [*first, *second]]
+    values = [*map(number_or_inf, [*first, *second])]
     seen = _wins(values, range(len(first)))
     deals = list(itertools.combinations(range(len(values)), len(first)))
     return sum(_wins(values, deal) >= seen for deal in deals) / len(deals)

@@ -1,4 +1,4 @@
-"""A study's folder: what was asked, what was computed, and who is at work in it."""
+"""A study's folder: its definition, its results, and a lock for the process that computes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from roundelay.study.definition import Study
 from roundelay.study.matrix import Matrix, PlannedCell, describe
 from roundelay.study.statistics import LAST
 
-__all__ = ["StudyFolder"]
-
-PATIENCE_SECONDS = 10.0  # those that a killed study has left behind end by themselves within moments
+PATIENCE_SECONDS = 10.0  # processes of a killed study end by themselves within moments
 
 
 class StudyFolder:
@@ -35,7 +33,7 @@ class StudyFolder:
         return self.path / "runs" / name
 
     def create(self, study: Study, matrix: Matrix) -> None:
-        """Write down what is asked, before anything is computed."""
+        """Write the definition, before any cell is computed."""
         if self.path.exists() and any(self.path.iterdir()) and not (self.path / "study.json").exists():
             others = [path.name for path in self.path.iterdir() if path.name != ".lock"]
             if others:
@@ -56,17 +54,17 @@ class StudyFolder:
         write_json(self.path / "study.json", about | versions(), sort_keys=False)
 
     def outcome(self, cell: PlannedCell) -> dict[str, Any] | None:
-        """Return what came of a cell with just these settings, if it was computed."""
+        """Return the outcome of a cell if it was computed with the same settings, else None."""
         found = read_object(self.run(cell.name) / "cell.json")
         return found if found.get("digest") == cell.digest() else None
 
     def changed(self, cell: PlannedCell) -> bool:
-        """Tell whether the cell was computed with other settings."""
+        """Return whether the cell was computed with other settings."""
         found = read_object(self.run(cell.name) / "cell.json")
         return bool(found) and found.get("digest") != cell.digest()
 
     def job(self, cell: PlannedCell, study: Study) -> dict[str, Any]:
-        """Write the settings of a cell and say all that a worker needs to know."""
+        """Write the settings of a cell; return the job for a worker."""
         settings = self.path / "settings" / f"{cell.name}.toml"
         write_text(settings, config.dump(cell.settings))
         decode = config.plain(study.decode) if study.decode is not None and not cell.trial else None
@@ -82,7 +80,7 @@ class StudyFolder:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Be the only one at work here; the lock's descriptor is for those who work with us."""
+        """Lock the folder against other studies; yield the lock's descriptor, which workers inherit."""
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -93,7 +91,9 @@ class StudyFolder:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise CheckpointError(f"{self.path}: another study is at work in this folder") from None
+                        raise CheckpointError(
+                            f"{self.path}: in use by another study; wait for it, or give another --out"
+                        ) from None
                     time.sleep(0.1)
             yield descriptor
         finally:

@@ -13,18 +13,24 @@ from roundelay.runs.reader import read_object
 from roundelay.runs.target import Target
 from roundelay.study.answer import answer_group, answer_study
 from roundelay.study.cell_reader import read_cell
-from roundelay.study.schema import Answer, CellResult, Key, Profile, RowGroup, Spread, StrategyRow, Summary, Trials
-from roundelay.study.statistics import better, settled, spread
-
-__all__ = ["make_groups", "make_row", "speed_up", "summarise", "summarise_study"]
+from roundelay.study.schema import (
+    CellResult,
+    Key,
+    Profile,
+    RowGroup,
+    Spread,
+    StrategyRow,
+    Summary,
+    Trials,
+    list_faults,
+    no_answer,
+    variant_of,
+)
+from roundelay.study.statistics import better, choose_rate, number_or_inf, settled, spread
 
 Like = tuple[str, str, str, str, int]
 """The conditions that all seeds and trials of a row share."""
 FACTORS = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
-NO_ANSWER: Answer = {
-    "headline": "", "sentences": [], "changes": [], "certainty": "none", "winner": None, "runner_up": None,
-    "ratio": None,
-}  # fmt: skip
 
 
 def summarise(folder: Path) -> Summary:
@@ -61,11 +67,6 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
         _rank(group["rows"])
     for group in groups:
         group["answer"] = answer_group(group, groups, target, trials=trials, cells=cells)
-    faults = [
-        {"cell": cell["name"], "status": cell["status"], "error": cell["error"]}
-        for cell in cells
-        if cell["status"] != "done"
-    ]
     summary: Summary = {
         "title": about["title"],
         "target": target,
@@ -79,7 +80,7 @@ def summarise_study(folder: Path, watch: Callable[[str], None] = lambda _: None)
         "trials": trials,
         "profiles": [profile for clock in ("virtual", "wall") for profile in _profiles(groups, clock)],
         "cells": cells,
-        "faults": faults,
+        "faults": list_faults(cells),
         "notes": _notes(about, cells),
     }
     return summary, runs
@@ -100,24 +101,16 @@ def _like(cell: CellResult) -> Like:
 def make_row(cells: list[CellResult], score: str) -> StrategyRow:
     """Combine the seeds of one strategy under one set of conditions; ``score`` is the one of the target."""
     cells = sorted(cells, key=lambda cell: cell["seed"])
-    first, statuses = cells[0], [cell["status"] for cell in cells]
+    statuses = [cell["status"] for cell in cells]
     names = list(dict.fromkeys(name for cell in cells for name in cell["scores"]))
     time = spread([cell["reached_seconds"] for cell in cells])
     rated = [cell["wer"].get("wer") for cell in cells if cell["wer"] is not None]
     rates = [float(rate) for rate in rated if isinstance(rate, int | float)]
     return {
-        "strategy": first["strategy"],
-        "on": first["on"],
-        "clock": first["clock"],
-        "cluster": first["cluster"],
-        "model": first["model"],
-        "learners": first["learners"],
-        "rate": first["rate"],
+        **variant_of(cells[0]),
+        "regime": next((cell["regime"] for cell in cells if cell["regime"]), ""),
         "seeds": [cell["seed"] for cell in cells],
         "cells": [cell["name"] for cell in cells],
-        "regime": next((cell["regime"] for cell in cells if cell["regime"]), ""),
-        "period": first["period"],
-        "usual_period": first["usual_period"],
         "statuses": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
         "hits": sum(value is not None for value in time["values"]),
         "rank": None,
@@ -163,12 +156,12 @@ def make_groups(rows: list[StrategyRow]) -> list[RowGroup]:
     for row in rows:
         key: Key = {
             "on": row["on"],
-            "clock": "virtual" if row["clock"] == "virtual" else "wall",
+            "clock": row["clock"],
             "cluster": row["cluster"],
             "model": row["model"],
             "learners": row["learners"],
         }
-        group: RowGroup = {"key": key, "baseline": "", "baseline_time": None, "rows": [], "answer": NO_ANSWER}
+        group: RowGroup = {"key": key, "baseline": "", "baseline_time": None, "rows": [], "answer": no_answer("")}
         groups.setdefault(tuple(key.values()), group)["rows"].append(row)
     return list(groups.values())
 
@@ -177,8 +170,7 @@ def _rank(rows: list[StrategyRow]) -> None:
     """Sort by median time to the target, then misses by score; rows with too few blocks are last."""
 
     def order(row: StrategyRow) -> tuple[bool, float, float]:
-        time, score = row["time"]["median"], row["score"]["median"]
-        return (bool(row["regime"]), math.inf if time is None else time, math.inf if score is None else score)
+        return bool(row["regime"]), number_or_inf(row["time"]["median"]), number_or_inf(row["score"]["median"])
 
     rows.sort(key=order)
     ranked = [row for row in rows if not row["regime"] and row["time"]["median"] is not None]
@@ -191,8 +183,7 @@ def _trials(cells: list[CellResult], target: Target, last: int, used: Mapping[Li
     first, name = cells[0], target["score"]
     scores = [settled(cell["curve"], name, last) if cell["status"] == "done" else None for cell in cells]
     rates = [cell["rate"] or 0.0 for cell in cells]
-    known = [(score, rate) for score, rate in zip(scores, rates, strict=True) if score is not None]
-    chosen = used.get(_like(first)) or (min(known)[1] if known else min(rates))
+    chosen = used.get(_like(first)) or choose_rate(dict(zip(rates, scores, strict=True)))
     return {
         "strategy": first["strategy"],
         "on": first["on"],
@@ -229,10 +220,6 @@ def _profiles(groups: list[RowGroup], clock: str) -> list[Profile]:
     return sorted(profiles, key=lambda profile: -profile["area"])
 
 
-def _by(last: int) -> str:
-    return f" in the mean of its last {last} evaluations (never more than half of them)" if last > 1 else ""
-
-
 def _notes(about: dict[str, Any], cells: list[CellResult]) -> list[str]:
     tuning, target = about.get("tuning", {}), about["target"]
     notes = [
@@ -243,10 +230,12 @@ def _notes(about: dict[str, Any], cells: list[CellResult]) -> list[str]:
         f"The baseline is one learner ({about['baseline']}), without stragglers and lost learners.",
     ]
     if tuning.get("rates"):
+        last = tuning.get("evaluations", 1)
+        by = f" in the mean of its last {last} evaluations (never more than half of them)" if last > 1 else ""
         notes.append(
             f"Each strategy had {len(tuning['rates'])} trials for each number of learners, of "
-            f"{100 * tuning.get('share', 1.0):g} % of the budget, with a separate seed; the rate with the "
-            f"best {target['score']} on dev{_by(tuning.get('evaluations', 1))} was taken."
+            f"{100 * tuning.get('budget_fraction', 1.0):g} % of the budget, with a separate seed; the rate with the "
+            f"best {target['score']} on dev{by} was taken."
         )
     if any(cell["regime"] for cell in cells):
         notes.append(f"Cells with fewer than {about.get('blocks', 20)} x N blocks are shown, not ranked.")

@@ -7,8 +7,6 @@ from roundelay.task import Task
 from roundelay.tasks.acoustic import Acoustic
 from roundelay.tasks.tiny import Tiny
 
-__all__ = ["TASKS"]
-
 TASKS = Registry(Task, {"acoustic": Acoustic, "tiny": Tiny}, "roundelay.tasks")
 """By the name that an experiment gives."""
 Task.registry = TASKS

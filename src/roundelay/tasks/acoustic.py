@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.errors import DataError, SettingsError
+from roundelay.errors import DataError, SettingsError, check_at_least
 from roundelay.models import AcousticModel, build_model
 from roundelay.speech.features.minibatches import Batch
 from roundelay.speech.features.network_inputs import CombinedInputs
@@ -19,8 +19,6 @@ from roundelay.speech.preparation.prepared_data import PreparedData, open_prepar
 from roundelay.task import Scores, Task
 from roundelay.tasks.batch_reader import BatchReader, read_chunks, read_frames, read_utterances, with_context
 from roundelay.tasks.ctc_labels import greedy_labels, label_errors, long_enough
-
-__all__ = ["Acoustic"]
 
 HELD_OUT_UTTERANCES = 8
 """Utterances per held-out minibatch; learners divide these minibatches among themselves."""
@@ -62,9 +60,7 @@ class Acoustic(Task):
     def __post_init__(self) -> None:
         if not self.data:
             raise SettingsError("data is missing; give the folder of prepared data with --data")
-        for name in ("batch", "chunk"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_at_least(self, batch=1, chunk=1)
         if not 0 <= self.label_smoothing < 1:
             raise SettingsError(f"label_smoothing must be from 0 to less than 1, not {self.label_smoothing}")
         self.prepared: PreparedData = open_prepared(self.data)

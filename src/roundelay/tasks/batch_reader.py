@@ -5,34 +5,28 @@ Legend: B items, T frames, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from roundelay.speech.features.array_store import ArrayStore
-from roundelay.speech.features.minibatches import Batch, ChunkMinibatches, FrameMinibatches, UtteranceMinibatches
+from roundelay.speech.features.minibatches import (
+    Batch,
+    ChunkMinibatches,
+    FrameMinibatches,
+    Minibatches,
+    UtteranceMinibatches,
+)
 from roundelay.speech.features.network_inputs import CombinedInputs
 
-__all__ = ["BatchReader", "read_chunks", "read_frames", "read_utterances", "with_context"]
-
 Labels = Mapping[str, Mapping[str, Sequence[int]]]
-
-
-class _NamedMinibatches(Protocol):
-    """Minibatches that can name their utterances."""
-
-    def __len__(self) -> int: ...
-    def frames(self, epoch: int, index: int) -> int: ...
-    def load(self, epoch: int, index: int) -> Batch: ...
-    def utterances(self, epoch: int, index: int) -> list[str]: ...
 
 
 class BatchReader:
     """The minibatches of several splits as one epoch, with the splits interleaved evenly."""
 
-    def __init__(self, parts: Sequence[_NamedMinibatches], nominal_frames: int) -> None:
+    def __init__(self, parts: Sequence[Minibatches], nominal_frames: int) -> None:
         self._parts, self.nominal_frames = list(parts), nominal_frames
         self._length = sum(len(part) for part in parts)
         # Minibatch k of n is at (k + 1/2) / n of an epoch: every split is spread over the whole epoch.
@@ -42,7 +36,7 @@ class BatchReader:
     def __len__(self) -> int:
         return self._length
 
-    def _find(self, index: int) -> tuple[_NamedMinibatches, int]:
+    def _find(self, index: int) -> tuple[Minibatches, int]:
         number, k = self._turns[index] if self._turns else (0, index)
         return self._parts[number], k
 
@@ -71,10 +65,10 @@ def read_frames(
 ) -> BatchReader:
     """Return minibatches of ``batch`` single frames with context."""
     left, right = context
-    parts = [
-        FrameMinibatches(inputs[split], targets[split], batch, left=left, right=right, seed=seed) for split in inputs
-    ]
-    return BatchReader(parts, batch)
+    return BatchReader(
+        [FrameMinibatches(inputs[split], targets[split], batch, left=left, right=right, seed=seed) for split in inputs],
+        batch,
+    )
 
 
 def read_chunks(
@@ -82,15 +76,12 @@ def read_chunks(
     context: tuple[int, int], length: int,
 ) -> BatchReader:  # fmt: skip
     """Return minibatches of chunks of ``length`` frames, about ``batch`` frames in all."""
-    left, right = context
-    size = max(1, round(batch / length))
-
-    def read(split: str) -> _NamedMinibatches:
-        return ChunkMinibatches(
-            inputs[split], targets[split], size, length=length, left=left, right=right, seed=seed
-        )  # fmt: skip
-
-    return _averaged([read(split) for split in inputs], sum(store.num_rows for store in targets.values()))
+    (left, right), size = context, max(1, round(batch / length))
+    parts = [
+        ChunkMinibatches(inputs[split], targets[split], size, length=length, left=left, right=right, seed=seed)
+        for split in inputs
+    ]
+    return _averaged(parts, sum(store.num_rows for store in targets.values()))
 
 
 def read_utterances(
@@ -99,15 +90,14 @@ def read_utterances(
     """Return minibatches of whole utterances, about ``batch`` frames on average."""
     lengths = [len(inputs[split][name]) for split in inputs for name in usable[split]]
     size = max(1, round(batch * len(lengths) / max(1, sum(lengths))))
+    parts = [
+        UtteranceMinibatches(inputs[split], labels[split].__getitem__, size, seed=seed, utterances=usable[split])
+        for split in inputs
+    ]
+    return _averaged(parts, sum(lengths))
 
-    def read(split: str) -> _NamedMinibatches:
-        look: Callable[[str], Sequence[int]] = labels[split].__getitem__
-        return UtteranceMinibatches(inputs[split], look, size, seed=seed, utterances=usable[split])
 
-    return _averaged([read(split) for split in inputs], sum(lengths))
-
-
-def _averaged(parts: Sequence[_NamedMinibatches], frames: int) -> BatchReader:
+def _averaged(parts: Sequence[Minibatches], frames: int) -> BatchReader:
     """Use the mean size as nominal size: nominal frames times minibatches are the frames of an epoch."""
     return BatchReader(parts, max(1, round(frames / sum(len(part) for part in parts))))
 

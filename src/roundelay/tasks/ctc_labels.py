@@ -10,8 +10,6 @@ from torch import Tensor
 
 from roundelay.speech.features.network_inputs import CombinedInputs
 
-__all__ = ["greedy_labels", "label_errors", "long_enough"]
-
 _log = logging.getLogger(__name__)
 
 

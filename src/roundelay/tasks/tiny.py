@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.errors import SettingsError
+from roundelay.errors import check_at_least
 from roundelay.task import Scores, Task
-
-__all__ = ["Tiny"]
 
 Pair = tuple[Tensor, Tensor]
 
@@ -40,9 +38,7 @@ class Tiny(Task):
     """Frames in a minibatch."""
 
     def __post_init__(self) -> None:
-        for name in ("frames_per_epoch", "classes", "features", "batch"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_at_least(self, frames_per_epoch=1, classes=1, features=1, batch=1)
         self.minibatches_per_epoch = -(-self.frames_per_epoch // self.batch)
         self.nominal_frames = self.batch
         self.held_out_minibatches = 4

@@ -9,6 +9,7 @@ root mean square.  All in float64.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +18,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import SettingsError
-from roundelay.strategies.mixing import MatrixMixing, Mixing
+from roundelay.strategies.mixing import Mixing, MixingBase
 from roundelay.strategies.topologies import Topology
-
-__all__ = ["Consensus", "consensus", "curve", "formula", "measure", "noise_gain", "pairwise", "steps_to", "together"]
 
 ONE_PERCENT = 0.01
 NOTHING = 1e-12  # distances below this are 0 in exact arithmetic
@@ -51,7 +50,7 @@ class Consensus:
         return 1.0 - self.contraction
 
 
-def consensus(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> Consensus:
+def consensus(mixing: MixingBase, size: int, *, seed: int = 0) -> Consensus:
     """Return how fast ``size`` learners reach a consensus."""
     mixing.check(size)
     rounds, exact = cycle(mixing, size), together(mixing, size)
@@ -71,7 +70,7 @@ def consensus(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> Con
     )
 
 
-def _contraction(mixing: Mixing | MatrixMixing, size: int, exact: int | None, measured: float) -> float:
+def _contraction(mixing: MixingBase, size: int, exact: int | None, measured: float) -> float:
     if exact is not None:
         return 0.0
     return eigenvalue(mixing, size) if cycle(mixing, size) else measured
@@ -84,7 +83,7 @@ def steps_to(contraction: float, distance: float = ONE_PERCENT) -> float:
     return math.log(distance) / math.log(contraction) if contraction < 1.0 else math.inf
 
 
-def cycle(mixing: Mixing | MatrixMixing, size: int) -> int:
+def cycle(mixing: MixingBase, size: int) -> int:
     """Return the number of iterations after which ``mixing`` repeats; 0: it is random."""
     return mixing.topology.cycle(size) if isinstance(mixing, Mixing) else 1
 
@@ -142,32 +141,35 @@ def pairwise(topology: Topology, size: int) -> float:
 # -- by measurement --------------------------------------------------------------------------------------------------
 
 
-def matrices(mixing: Mixing | MatrixMixing, size: int) -> Iterator[Tensor]:
-    """Yield $T$ of each iteration."""
-    kept, iteration = _one_cycle(mixing, size), 0
-    while True:
-        yield kept[iteration % len(kept)] if kept else mixing.matrix(size, iteration)
-        iteration += 1
+def matrices(mixing: MixingBase, size: int) -> Iterator[Tensor]:
+    """Return $T$ of each iteration."""
+    kept = _one_cycle(mixing, size)
+    return itertools.cycle(kept) if kept else (mixing.matrix(size, k) for k in itertools.count())
 
 
 @functools.lru_cache(maxsize=2)
-def _one_cycle(mixing: Mixing | MatrixMixing, size: int) -> list[Tensor]:
+def _one_cycle(mixing: MixingBase, size: int) -> list[Tensor]:
     return [mixing.matrix(size, k) for k in range(cycle(mixing, size))]
 
 
-def eigenvalue(mixing: Mixing | MatrixMixing, size: int) -> float:
+def _cycle_product(mixing: MixingBase, size: int) -> Tensor:
+    """Return the product of one cycle's matrices, across the mean."""
+    product = _across(size)
+    for matrix in _one_cycle(mixing, size):
+        product = matrix @ product
+    return product
+
+
+def eigenvalue(mixing: MixingBase, size: int) -> float:
     """Return the contraction of a topology that repeats, from the eigenvalues of one cycle's product."""
     rounds = cycle(mixing, size)
     if size == 1 or not rounds:
         return 0.0
-    product = _across(size)
-    for matrix, _ in zip(matrices(mixing, size), range(rounds), strict=False):
-        product = matrix @ product
-    largest = float(torch.linalg.eigvals(product).abs().max())
+    largest = float(torch.linalg.eigvals(_cycle_product(mixing, size)).abs().max())
     return largest ** (1 / rounds) if largest > NOTHING else 0.0
 
 
-def measure(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> float:
+def measure(mixing: MixingBase, size: int, *, seed: int = 0) -> float:
     """Measure the contraction: mix random vectors until only the slowest mode remains, then compare norms."""
     if size == 1:
         return 0.0
@@ -177,7 +179,7 @@ def measure(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> float
         x = _settled(mixing, size) @ x
     norm = float(torch.linalg.matrix_norm(x))
     looked, squares, logs = max(1, DRAWS // max(1, rounds)) * max(1, rounds), 0.0, 0.0
-    for matrix, _ in zip(matrices(mixing, size), range(looked), strict=False):
+    for matrix in itertools.islice(matrices(mixing, size), looked):
         if norm < NOTHING:
             return 0.0
         x = matrix @ ((x - x.mean(0)) / norm)
@@ -186,11 +188,9 @@ def measure(mixing: Mixing | MatrixMixing, size: int, *, seed: int = 0) -> float
     return math.exp(logs / looked) if rounds else math.sqrt(squares / looked)
 
 
-def _settled(mixing: Mixing | MatrixMixing, size: int) -> Tensor:
+def _settled(mixing: MixingBase, size: int) -> Tensor:
     """Return the product of some n² iterations, after which a ring's slowest mode dominates, up to a factor."""
-    product = _across(size)
-    for matrix, _ in zip(matrices(mixing, size), range(cycle(mixing, size)), strict=False):
-        product = matrix @ product
+    product = _cycle_product(mixing, size)
     for _ in range(max(6, 2 * size.bit_length())):
         norm = float(torch.linalg.matrix_norm(product))
         if norm < NOTHING:
@@ -199,7 +199,7 @@ def _settled(mixing: Mixing | MatrixMixing, size: int) -> Tensor:
     return product
 
 
-def together(mixing: Mixing | MatrixMixing, size: int) -> int | None:
+def together(mixing: MixingBase, size: int) -> int | None:
     """Return the iterations after which all have exactly the mean; ``None``: never, within float64."""
     product, before = _across(size), 1.0
     for k, matrix in zip(range(1, 2 * cycle(mixing, size) + 1), matrices(mixing, size), strict=False):
@@ -211,7 +211,7 @@ def together(mixing: Mixing | MatrixMixing, size: int) -> int | None:
     return None
 
 
-def _count_steps(mixing: Mixing | MatrixMixing, size: int) -> float:
+def _count_steps(mixing: MixingBase, size: int) -> float:
     """Count iterations until the distance is at most 1 % of the first, for any start."""
     product = _across(size)
     for k, matrix in zip(range(1, 100 * size), matrices(mixing, size), strict=False):
@@ -221,19 +221,19 @@ def _count_steps(mixing: Mixing | MatrixMixing, size: int) -> float:
     return math.inf
 
 
-def curve(mixing: Mixing | MatrixMixing, size: int, iterations: int) -> list[float]:
+def curve(mixing: MixingBase, size: int, iterations: int) -> list[float]:
     """Return the consensus distance after 0, 1, 2, … iterations, as the root mean square over starts."""
     x = _across(size)
     if size > STARTS:  # some random starts instead of all
         x = x @ torch.randn(size, STARTS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     first, distances = float(torch.linalg.matrix_norm(x)), [1.0]
-    for matrix, _ in zip(matrices(mixing, size), range(iterations), strict=False):
+    for matrix in itertools.islice(matrices(mixing, size), iterations):
         x = matrix @ x
         distances.append(float(torch.linalg.matrix_norm(x)) / max(first, NOTHING))
     return distances
 
 
-def noise_gain(mixing: Mixing | MatrixMixing, size: int) -> float:
+def noise_gain(mixing: MixingBase, size: int) -> float:
     r"""Return how far gradient noise keeps learners apart: $E\|w_l-\bar w\|^2 / (\gamma^2 s^2)$ in the steady state.
 
     For a fixed $T$ it is $\frac{1}{n}\sum_{j\ge0} (\mathrm{tr}\,T^{2j} - 1)$.  The first term is the learner's own last

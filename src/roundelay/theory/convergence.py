@@ -21,8 +21,6 @@ from dataclasses import dataclass
 
 from roundelay.errors import SettingsError
 
-__all__ = ["ASSUMPTIONS", "Convergence", "convergence"]
-
 ASSUMPTIONS = (
     "this is the general shape, by the descent lemma; constants differ from the theorem: compare rows, do not predict "
     "losses",

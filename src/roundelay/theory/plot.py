@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["svg", "terminal"]
-
 Curves = Mapping[str, Sequence[float]]
 """By name: the distance after 0, 1, 2, … iterations."""
 

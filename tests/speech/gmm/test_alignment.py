@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.speech.gmm.alignment import (
-    Alignment,
-    Alignments,
-    SegmentAgreement,
-    compare_all_segments,
-    compare_segments,
-)
+from roundelay.speech.gmm.alignment import Alignment, Alignments
 from roundelay.speech.gmm.decision_tree import Tree
+from segment_agreement import SegmentAgreement, compare_all_segments, compare_segments
 
 PHONES = ["sil", "a", "b", "c"]
 

@@ -15,10 +15,10 @@ import pytest
 
 from artificial_speech import LEXICON, SETTINGS, agreement, speech, trained
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.gmm.alignment import SegmentAgreement, compare_segments
 from roundelay.speech.gmm.arrays import Array
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.gmm_training import GmmSettings, equal_alignment, train_gmm
+from segment_agreement import SegmentAgreement, compare_segments
 
 
 @pytest.mark.parametrize("adapt", [False, True])

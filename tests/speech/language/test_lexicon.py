@@ -54,7 +54,7 @@ def test_kaldi_lexicon_with_probabilities(tmp_path: Path) -> None:
     [
         (b"A AH\nNO\n", r"lexicon.txt:2: 'NO' has no phones"),
         (b"", "lexicon.txt: no word in it"),
-        (b"gr\xfcn K\n", "lexicon.txt: not UTF-8 at byte 2"),
+        (b"gr\xfcn K\n", "lexicon.txt:1: not UTF-8"),
         (b"<s> AH\n", "'<s>' cannot be a word"),
         (b"A #1\n", "lexicon.txt:1: 'A' has no phones"),
         (b"A <x>\n", "'<x>', which cannot be a phone"),

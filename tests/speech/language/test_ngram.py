@@ -54,7 +54,8 @@ def test_witten_bell_by_hand() -> None:
     # After a: b once, the end once; 2 types.
     assert 10 ** model.logprob(END, ["a"]) == pytest.approx((1 + 2 * end) / 4)
     assert 10 ** model.logprob("c", ["a"]) == pytest.approx(2 / 4 * c)
-    assert 10 ** model.sentence_logprob(["a"]) == pytest.approx((2 + a) / 3 * (1 + 2 * end) / 4)
+    sentence = model.logprob("a", [BEGIN]) + model.logprob(END, [BEGIN, "a"])
+    assert 10**sentence == pytest.approx((2 + a) / 3 * (1 + 2 * end) / 4)
 
 
 def test_kneser_ney_by_hand() -> None:

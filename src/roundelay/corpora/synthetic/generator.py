@@ -16,7 +16,6 @@ under the GPL, version 3, so it is an optional extra.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import math
@@ -24,7 +23,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -35,7 +34,7 @@ from roundelay.corpora.importer import Corpus
 from roundelay.corpora.synthetic import script
 from roundelay.corpora.synthetic.script import ScriptShard
 from roundelay.errors import DataError, MissingExtra, SettingsError
-from roundelay.files import write_text
+from roundelay.files import file_digest, make_folder, read_json, write_text
 from roundelay.formats.text_tables import write_table
 
 FORMAT = 1
@@ -100,10 +99,7 @@ def _same(path: Path, wanted: dict[str, Any], out: Path) -> None:
 def _begin(out: Path, wanted: dict[str, Any]) -> Path:
     """Write the settings, so that only a run with the same settings continues this one."""
     work = out / _WORK
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error.strerror}") from error
+    make_folder(work)
     if (work / "plan.json").is_file():
         _same(work / "plan.json", wanted, out)
     else:
@@ -156,7 +152,7 @@ def _write_tables(out: Path, work: Path, shards: list[ScriptShard]) -> dict[str,
     totals, lexicon = {}, set()
     sums: list[tuple[str, str]] = []
     for split in script.SHARES:
-        rows = [row for shard in shards if shard.split == split for row in _rows(_result(work, shard))]
+        rows = [row for shard in shards if shard.split == split for row in read_json(_result(work, shard))]
         _write_split(out, split, rows)
         totals[split] = {"utterances": len(rows), "seconds": round(sum(row["seconds"] for row in rows), 3)}
         lexicon |= {
@@ -165,13 +161,9 @@ def _write_tables(out: Path, work: Path, shards: list[ScriptShard]) -> dict[str,
         sums += [(row["path"], row["sha256"]) for row in rows]
     write_text(out / "lexicon.txt", "".join(sorted(lexicon)))
     for path in [out / "lexicon.txt", *(file for split in script.SHARES for file in (out / split).iterdir())]:
-        sums.append((str(path.relative_to(out)), hashlib.sha256(path.read_bytes()).hexdigest()))
+        sums.append((str(path.relative_to(out)), file_digest(path)))
     write_text(out / "SHA256SUMS", "".join(f"{digest}  {path}\n" for path, digest in sorted(sums)))
     return totals
-
-
-def _rows(result: Path) -> Iterator[dict[str, Any]]:
-    yield from json.loads(result.read_text())
 
 
 def _write_split(out: Path, split: str, rows: list[dict[str, Any]]) -> None:
@@ -183,18 +175,18 @@ def _write_split(out: Path, split: str, rows: list[dict[str, Any]]) -> None:
     write_table(folder / "utt2room", ((row["id"], row["room"]) for row in rows))
     write_table(folder / "utt2dur", ((row["id"], f"{row['seconds']:.4f}") for row in rows))
     for name, key in (("reference.ctm", "phones"), ("closures.ctm", "closures")):
-        lines = [_ctm(row["id"], row[key]) for row in sorted(rows, key=lambda row: str(row["id"]))]
+        lines = [
+            f"{row['id']} 1 {begin:.4f} {duration:.4f} {phone}\n"
+            for row in sorted(rows, key=lambda row: str(row["id"]))
+            for begin, duration, phone in row[key]
+        ]
         write_text(folder / name, "".join(lines))
     write_split(folder, (Utterance(r["id"], out / r["path"], r["speaker"], tuple(r["words"])) for r in rows))
-
-
-def _ctm(name: str, phones: list[tuple[float, float, str]]) -> str:
-    return "".join(f"{name} 1 {begin:.4f} {duration:.4f} {phone}\n" for begin, duration, phone in phones)
 
 
 CORPUS = Corpus(
     name="synthetic",
     summary="spelled words, numbers, dates, amounts, commands; 48 synthetic speakers, any number of hours",
-    licence="what is made is free; espeak-ng, which makes it, is under GPL-3.0",
+    licence="the audio is free; espeak-ng, which speaks it, is under GPL-3.0",
     import_splits=None,
 )

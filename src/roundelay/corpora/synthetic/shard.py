@@ -23,8 +23,8 @@ from roundelay.corpora.synthetic import noise, script, sentences
 from roundelay.corpora.synthetic.espeak_phones import SILENCE, Phone, list_phones, list_pronunciations
 from roundelay.corpora.synthetic.script import ScriptShard, Take
 from roundelay.corpora.synthetic.stop_closures import move_closures
-from roundelay.errors import DataError, MissingExtra, RoundelayError
-from roundelay.files import write_text
+from roundelay.errors import RoundelayError, import_extra
+from roundelay.files import data_errors, make_folder, write_text
 
 RATE = 16000
 CLEAN_SNR = 45.0
@@ -114,11 +114,9 @@ class _TakeRecorder:
     def _row(self, out: Path, name: str, samples: noise.Samples, sound: dict[str, Any]) -> ShardRow:
         data = _flac(samples)
         path = Path("flac", self.take.speaker.name, f"{name}.flac")
-        try:
-            (out / path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((out / path).parent)
+        with data_errors(out / path):
             (out / path).write_bytes(data)
-        except OSError as error:
-            raise DataError(f"{out / path}: cannot be written: {error.strerror}") from error
         found = list_phones(self.spoken)
         return ShardRow(
             id=name,
@@ -148,23 +146,16 @@ class _TakeRecorder:
 
 
 def _resampled(samples: NDArray[np.int16], rate: int) -> noise.Samples:
-    try:
-        import soxr
-    except ImportError as error:
-        raise MissingExtra("soxr", "speech") from error
+    soxr = import_extra("soxr", "speech")
     result: noise.Samples = soxr.resample(samples.astype(np.float64) / 32768.0, rate, RATE)
     return result
 
 
 def _flac(samples: noise.Samples) -> bytes:
-    try:
-        import soundfile
-    except ImportError as error:
-        raise MissingExtra("soundfile", "speech") from error
     peak = float(np.max(np.abs(samples)))
     whole = np.round(samples * (32767 * min(1.0, _LOUDEST / peak))).astype(np.int16)
     memory = io.BytesIO()
-    soundfile.write(memory, whole, RATE, format="FLAC", subtype="PCM_16")
+    import_extra("soundfile", "speech").write(memory, whole, RATE, format="FLAC", subtype="PCM_16")
     return memory.getvalue()
 
 

@@ -80,7 +80,10 @@ def _describe(
 ) -> dict[str, Any]:
     settings = prepared.description["settings"]
     source = prepared.folder
-    files = {name: _identity(source / name) for name in _files(prepared, kinds, ivectors)}
+    files = {
+        name: {"bytes": (source / name).stat().st_size, "sha256": file_digest(source / name)}
+        for name in _files(prepared, kinds, ivectors)
+    }
     return {
         "version": _VERSION,
         "digest": prepared.digest,
@@ -115,10 +118,6 @@ def _source_rate(prepared: PreparedData) -> int | None:
     return audio_files.info(first).rate if first.is_file() else None
 
 
-def _identity(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
-
-
 class Bundle:
     """Read access to the bundle of a run; ``Bundle.open(RUN)``."""
 
@@ -136,13 +135,22 @@ class Bundle:
                 f"{self.folder / DESCRIPTION}: version {self.description.get('version')!r}; this reads {_VERSION}"
             )
         self._check_sizes()
+        self.digest: str = self.description["digest"]
+        """Digest of the prepared data that the run was trained on."""
         self.feature_settings = FeatureSettings(**self.description["features"])
+        self.normalise: Scope = self.description["normalise"]
+        self.given_features: bool = self.description["given_features"]
+        """Whether features came from archives instead of audio."""
+        self.source_rate: int | None = self.description.get("source_rate")
+        """Sample rate of the training audio, None if unknown."""
         self.kinds: list[str] = self.description["kinds"]
         assert all(kind in KINDS for kind in self.kinds)
         self.ivectors: bool = self.description["ivectors"]
         self.objective: str = self.description["objective"]
         self.inputs: int = self.description["inputs"]
         self.outputs: int = self.description["outputs"]
+        self.first_pass: str = self.description["first_pass"]
+        """Name of the graph for the first pass of adaptation."""
 
     @classmethod
     def open(cls, run: str | os.PathLike[str]) -> Bundle:
@@ -163,33 +171,9 @@ class Bundle:
                 raise DataError(f"{self.folder / name}: changed since the run was trained; copy the run again")
 
     @property
-    def digest(self) -> str:
-        """Return the digest of the prepared data that the run was trained on."""
-        digest: str = self.description["digest"]
-        return digest
-
-    @property
     def data(self) -> Path:
         """Return the path of the prepared data; they may have been moved since."""
         return Path(os.path.normpath(self.folder.absolute() / self.description["data"]))
-
-    @property
-    def normalise(self) -> Scope:
-        """Return the scope over which features are normalised."""
-        scope: Scope = self.description["normalise"]
-        return scope
-
-    @property
-    def given_features(self) -> bool:
-        """Return whether features came from archives instead of audio."""
-        given: bool = self.description["given_features"]
-        return given
-
-    @property
-    def source_rate(self) -> int | None:
-        """Return the sample rate of the training audio, None if unknown."""
-        rate: int | None = self.description.get("source_rate")
-        return rate
 
     @property
     def ctc(self) -> bool:
@@ -209,8 +193,7 @@ class Bundle:
     @functools.cached_property
     def lexicon(self) -> Lexicon:
         """Read the lexicon; raise if its phones and words do not match the ids in graphs and tree."""
-        unknown = (self.folder / "unknown.txt").read_text(encoding="utf-8").split()
-        lexicon = Lexicon(Lexicon.read(self.folder / "lexicon.txt").pronunciations, unknown=tuple(unknown))
+        lexicon = Lexicon.open(self.folder)
         for name, found in (("phones.txt", lexicon.phones), ("words.txt", lexicon.words)):
             listed = _symbols(self.folder / name)
             lost = sorted(set(listed) - set(found)) or sorted(set(found) - set(listed))
@@ -233,12 +216,6 @@ class Bundle:
     def tree(self) -> Tree:
         """Read the tree of tied states."""
         return Tree.load(self.folder / "tree.safetensors")
-
-    @property
-    def first_pass(self) -> str:
-        """Return the name of the graph for the first pass of adaptation."""
-        name: str = self.description["first_pass"]
-        return name
 
     @property
     def languages(self) -> list[str]:

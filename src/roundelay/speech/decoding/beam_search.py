@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import DataError, MissingExtra, SettingsError
+from roundelay.errors import DataError, SettingsError, import_extra
 
 if TYPE_CHECKING:
     Fst = Any  # kaldifst publishes no types
@@ -68,12 +68,7 @@ class BestPath:
 
 def import_decoders() -> tuple[ModuleType, ModuleType]:
     """Return kaldi_decoder and kaldifst."""
-    try:
-        import kaldi_decoder
-        import kaldifst
-    except ImportError as error:
-        raise MissingExtra("kaldi_decoder", "speech") from error
-    return kaldi_decoder, kaldifst
+    return import_extra("kaldi_decoder", "speech"), import_extra("kaldifst", "speech")
 
 
 def add_word_penalty(graph: Fst, penalty: float, num_words: int) -> Fst:

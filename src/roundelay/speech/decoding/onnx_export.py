@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roundelay.errors import MissingExtra, NumericalError
+from roundelay.errors import MissingExtra, NumericalError, import_extra
 from roundelay.files import replacing
 from roundelay.models import AcousticModel
 from roundelay.speech.decoding.acoustic_bundle import Bundle
@@ -86,10 +86,7 @@ def _trace(model: AcousticModel, example: torch.Tensor, path: Path) -> None:
 
 
 def _dynamo(model: AcousticModel, example: torch.Tensor, path: Path) -> None:
-    try:
-        import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)
-    except ImportError as error:
-        raise MissingExtra("onnxscript", "export") from error
+    import_extra("onnxscript", "export")  # torch's exporter needs it, and says so less clearly
     frames = torch.export.Dim("frames", min=model.left + model.right + 2)
     torch.onnx.export(
         model, (example,), str(path), dynamo=True, input_names=[INPUT], output_names=[OUTPUT],
@@ -118,10 +115,7 @@ def _largest_difference(model: AcousticModel, path: Path) -> float:
 
 def runner(path: Path) -> Callable[[Any], Any]:
     """Open an exported file with onnxruntime; return a function from features to logits."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtra("onnxruntime", "export") from error
+    onnxruntime = import_extra("onnxruntime", "export")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -131,10 +125,7 @@ def runner(path: Path) -> Callable[[Any], Any]:
 
 def _describe(path: Path, about: dict[str, Any]) -> None:
     """Write the description into the file's metadata."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtra("onnx", "export") from error
+    onnx = import_extra("onnx", "export")
     model = onnx.load(str(path))
     for name, value in about.items():
         model.metadata_props.add(key=name, value=value if isinstance(value, str) else json.dumps(value))

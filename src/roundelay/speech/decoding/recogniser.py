@@ -30,7 +30,7 @@ from roundelay.speech.decoding.network_scorer import Scorer, load_network
 from roundelay.speech.decoding.word_times import WordTimer
 from roundelay.speech.features.network_inputs import CombinedInputs
 from roundelay.speech.language.decoding_graph import read_graph
-from roundelay.speech.worker_pool import WorkerPool
+from roundelay.speech.worker_pool import WorkerPool, in_chunks
 
 Array = npt.NDArray[Any]
 Item = tuple[str, Array]
@@ -179,16 +179,8 @@ def mean_posterior_chunk(plan: RecognitionPlan, chunk: Sequence[Item]) -> tuple[
 
 def chunks(inputs: CombinedInputs, utterances: Sequence[str]) -> Iterator[list[Item]]:
     """Read utterances in chunks of about ``_FRAMES_PER_CHUNK`` frames."""
-    chunk: list[Item] = []
-    frames = 0
-    for name in utterances:
-        chunk.append((name, np.array(inputs[name])))
-        frames += len(chunk[-1][1])
-        if frames >= _FRAMES_PER_CHUNK:
-            yield chunk
-            chunk, frames = [], 0
-    if chunk:
-        yield chunk
+    items = ((name, np.array(inputs[name])) for name in utterances)
+    return in_chunks(items, lambda item: len(item[1]), _FRAMES_PER_CHUNK)
 
 
 def recognise(

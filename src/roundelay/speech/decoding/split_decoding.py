@@ -269,7 +269,7 @@ def _nbest(item: RecognisedUtterance) -> dict[str, Any]:
 
 
 def _log_decoding(run: Path, material: DecodingSplit, report: dict[str, Any]) -> int:
-    """Record that a split was decoded; return how often it was, wherever its data were."""
+    """Record that a split was decoded; return how often it was, also from other folders."""
     path, said = run / FOLDER / LOG, digest(material.transcripts)
     row = {"material": material.name, "transcripts": said} | {
         name: report[name] for name in ("language", "wer", "scale", "penalty", "prior")

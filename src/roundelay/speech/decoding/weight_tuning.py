@@ -104,7 +104,7 @@ def _path(run: Path, grammar: Grammar) -> Path:
 
 
 def _some(material: DecodingSplit) -> list[str]:
-    """Take utterances as if by chance, the same each time, until there are enough."""
+    """Choose utterances in a random but reproducible order, until there are enough frames."""
     names = sorted(material.utterances, key=lambda name: hashlib.sha256(name.encode()).digest())
     ends = np.cumsum([material.inputs.lengths[material.inputs.index(name)] for name in names])
     return names[: 1 + int(np.searchsorted(ends, _MOST_FRAMES))]

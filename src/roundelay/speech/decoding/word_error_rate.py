@@ -10,14 +10,14 @@ import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import DataError, MissingExtra
+from roundelay.errors import DataError, import_extra
 from roundelay.files import write_text
 
 UTTERANCES = "utterances.jsonl"
@@ -52,11 +52,7 @@ class ScoredUtterance:
     @staticmethod
     def from_words(utterance: str, reference: Sequence[str], hypothesis: Sequence[str]) -> ScoredUtterance:
         """Align two word sequences with the fewest errors."""
-        try:
-            import kaldialign
-        except ImportError as error:
-            raise MissingExtra("kaldialign", "speech") from error
-        counts = kaldialign.edit_distance(list(reference), list(hypothesis))
+        counts = import_extra("kaldialign", "speech").edit_distance(list(reference), list(hypothesis))
         return ScoredUtterance(
             utterance, tuple(reference), tuple(hypothesis), counts["ins"], counts["del"], counts["sub"]
         )
@@ -175,14 +171,8 @@ class Comparison:
 
     def describe(self) -> dict[str, Any]:
         """Return all values."""
-        return {
-            "first": self.first,
-            "second": self.second,
-            "difference": self.difference,
-            "interval": list(self.interval),
-            "p": self.p,
-            "significant": self.significant,
-        }
+        derived = {"difference": self.difference, "significant": self.significant}
+        return asdict(self) | derived | {"interval": list(self.interval)}
 
 
 def compare_wer(

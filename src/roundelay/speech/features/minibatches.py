@@ -13,7 +13,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -54,15 +53,15 @@ class Minibatches(Protocol):
 
     def __len__(self) -> int:
         """Count the minibatches of an epoch."""
-        ...
 
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch without loading it."""
-        ...
 
     def load(self, epoch: int, index: int) -> Batch:
         """Read a minibatch."""
-        ...
+
+    def utterances(self, epoch: int, index: int) -> list[str]:
+        """Name the utterance of each item of a minibatch."""
 
 
 class _Shuffled:
@@ -162,7 +161,21 @@ class _Aligned:
         return torch.from_numpy(self._targets.gather(self._target_numbers[utterances], times)).long()
 
 
-class FrameMinibatches:
+class _ShuffledMinibatches:
+    """Minibatches of shuffled items, each of one utterance."""
+
+    _data: _Aligned
+    _order: _Shuffled
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def utterances(self, epoch: int, index: int) -> list[str]:
+        """Name the utterance of each item of a minibatch."""
+        return [self._data.names[i] for i in self._order.select(epoch, index)[0]]
+
+
+class FrameMinibatches(_ShuffledMinibatches):
     """Single frames with context, shuffled across the corpus: for feed-forward networks."""
 
     def __init__(
@@ -173,13 +186,6 @@ class FrameMinibatches:
         self._order = _Shuffled(self._data.lengths, size, seed, pool_frames, self._data.release)
         self._context = np.arange(-left, right + 1)
         self.dim = features.dim * len(self._context)
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def utterances(self, epoch: int, index: int) -> list[str]:
-        """Name the utterance of each frame of a minibatch."""
-        return [self._data.names[i] for i in self._order.select(epoch, index)[0]]
 
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch; only the last one is smaller."""
@@ -193,7 +199,7 @@ class FrameMinibatches:
         return Batch(inputs.float().reshape(len(times), self.dim), targets[:, 0], len(times))
 
 
-class ChunkMinibatches:
+class ChunkMinibatches(_ShuffledMinibatches):
     """Chunks of consecutive frames with context on both sides, shuffled: for recurrent networks.
 
     An utterance is cut into chunks of ``length`` frames; the last chunk may be shorter.  No state is kept between
@@ -212,16 +218,9 @@ class ChunkMinibatches:
         self._order = _Shuffled(chunks, size, seed, max(1, POOL_FRAMES // length), self._data.release)
         self._context = np.arange(-left, length + right)
 
-    def __len__(self) -> int:
-        return len(self._order)
-
     def _valid(self, utterances: Ints, positions: Ints) -> Ints:
         valid: Ints = np.minimum(self._data.lengths[utterances] - positions * self._length, self._length)
         return valid
-
-    def utterances(self, epoch: int, index: int) -> list[str]:
-        """Name the utterance of each chunk of a minibatch."""
-        return [self._data.names[i] for i in self._order.select(epoch, index)[0]]
 
     def frames(self, epoch: int, index: int) -> int:
         """Return the frames of a minibatch, without context and padding."""
@@ -338,9 +337,7 @@ class Prefetch:
     def __enter__(self) -> Prefetch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -6,8 +6,7 @@ Nothing is written: columns are joined when rows are read from the memory-mapped
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,35 +16,6 @@ from roundelay.speech.features.array_store import ArrayStore
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-
-
-class Inputs(Protocol):
-    """The part of a store that minibatches use; ``ArrayStore`` and ``CombinedInputs`` have it."""
-
-    folder: Path
-    dim: int
-    ids: list[str]
-    lengths: Ints
-
-    def __getitem__(self, utterance: str) -> Array:
-        """Read an utterance (T, F)."""
-        ...
-
-    def __contains__(self, utterance: object) -> bool:
-        """Return whether there is such an utterance."""
-        ...
-
-    def index(self, utterance: str) -> int:
-        """Return an utterance's position in ``ids`` and ``lengths``."""
-        ...
-
-    def gather(self, numbers: Ints, times: Ints) -> Array:
-        """Copy the rows at ``times`` (B, K) of utterances (B): (B, K, F)."""
-        ...
-
-    def release(self) -> None:
-        """Let go of the pages read so far."""
-        ...
 
 
 class CombinedInputs:
@@ -91,6 +61,10 @@ class CombinedInputs:
         return np.concatenate([store.gather(numbers, times) for store in self._all], axis=2)
 
     def release(self) -> None:
-        """Let go of the pages read so far."""
+        """Release the memory pages read so far."""
         for store in self._all:
             store.release()
+
+
+Inputs = ArrayStore | CombinedInputs
+"""Features of utterances, from which minibatches are read."""

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError
-
-__all__ = ["SpecAugment", "apply_masks"]
+from roundelay.errors import check_at_least
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,7 @@ class SpecAugment:
     """Maximum number of frames of a mask."""
 
     def __post_init__(self) -> None:
-        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} must be at least 0, not {getattr(self, name)}")
+        check_at_least(self, frequency_masks=0, frequency_width=0, time_masks=0, time_width=0)
 
 
 def apply_masks(x: Tensor, settings: SpecAugment, bands: int, num_audio: int) -> Tensor:

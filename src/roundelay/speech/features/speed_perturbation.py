@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import MissingExtra, SettingsError
+from roundelay.errors import SettingsError, import_extra
 
 Array = npt.NDArray[np.float32]
 
@@ -16,11 +16,7 @@ def change_speed(samples: Array, factor: float, rate: int) -> Array:
         raise SettingsError(f"speed must be between 0.5 and 2, not {factor:g}")
     if factor == 1.0:
         return samples
-    try:
-        import soxr
-    except ImportError as error:
-        raise MissingExtra("soxr", "speech") from error
-    return np.asarray(soxr.resample(samples, rate * factor, rate), np.float32)
+    return np.asarray(import_extra("soxr", "speech").resample(samples, rate * factor, rate), np.float32)
 
 
 def copy_name(name: str, factor: float) -> str:

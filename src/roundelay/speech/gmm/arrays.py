@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,12 @@ from roundelay.errors import DataError
 from roundelay.files import replacing
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Features = Mapping[str, Array]
+"""By utterance: (frames, features)."""
+Transcripts = Mapping[str, Sequence[str]]
+"""By utterance: its words."""
+Speakers = Mapping[str, str]
+"""By utterance: its speaker."""
 
 
 def write_tensors(path: Path, arrays: Mapping[str, Array], description: Mapping[str, Any]) -> None:

@@ -5,14 +5,14 @@ A pass is a function of a shared value (the model) and a chunk of utterances, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from roundelay.errors import DataError
 from roundelay.speech.gmm.alignment import Alignment
-from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.arrays import Array, Features, Speakers, Transcripts
 from roundelay.speech.gmm.decision_tree import SILENCE, Tree, TreeStatistics
 from roundelay.speech.gmm.fmllr import FmllrStatistics, collect_fmllr, estimate_fmllr
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser, collect_normalisers
@@ -20,6 +20,7 @@ from roundelay.speech.gmm.gaussian_mixtures import Gmm, Statistics, accumulate
 from roundelay.speech.gmm.hmm import GraphBuilder, Pronunciations, Spelling, UtteranceHmm
 from roundelay.speech.gmm.lda_mllt import MlltStatistics, Scatter, collect_mllt
 from roundelay.speech.gmm.viterbi import Transitions, search
+from roundelay.speech.worker_pool import in_chunks
 
 FRAMES_PER_CHUNK = 18_000
 FRAMES_PER_SPEAKER = 60_000
@@ -56,8 +57,8 @@ class PassItem:
 class UtteranceSet:
     """Utterances with their transcripts, alignments and transforms so far; passes read the features when needed."""
 
-    features: Mapping[str, Array]
-    speakers: Mapping[str, str] | None
+    features: Features
+    speakers: Speakers | None
     transcripts: dict[str, list[Pronunciations]]
     normalisers: dict[str, Normaliser]
     lengths: dict[str, int]
@@ -66,13 +67,9 @@ class UtteranceSet:
 
     @classmethod
     def open(
-        cls,
-        features: Mapping[str, Array],
-        transcripts: Mapping[str, Sequence[str]],
-        speakers: Mapping[str, str] | None,
-        spelling: Spelling,
+        cls, features: Features, transcripts: Transcripts, speakers: Speakers | None, spelling: Spelling,
         front_end: FrontEnd,
-    ) -> UtteranceSet:
+    ) -> UtteranceSet:  # fmt: skip
         """Check the data and read the features once, for their lengths and the speakers' means."""
         spelled = {}
         for utterance, words in transcripts.items():
@@ -123,16 +120,8 @@ class UtteranceSet:
 
     def chunks(self, utterances: Sequence[str] | None = None) -> Iterator[list[PassItem]]:
         """Read utterances chunk by chunk; the chunks do not depend on the number of processes."""
-        chunk: list[PassItem] = []
-        frames = 0
-        for utterance in self.utterances if utterances is None else utterances:
-            chunk.append(self.item(utterance))
-            frames += self.lengths[utterance]
-            if frames >= FRAMES_PER_CHUNK:
-                yield chunk
-                chunk, frames = [], 0
-        if chunk:
-            yield chunk
+        items = map(self.item, self.utterances if utterances is None else utterances)
+        return in_chunks(items, lambda item: self.lengths[item.utterance], FRAMES_PER_CHUNK)
 
     def speaker_chunks(self) -> Iterator[list[PassItem]]:
         """Read one chunk per speaker: all utterances, or the first ten minutes, which are enough for a matrix."""

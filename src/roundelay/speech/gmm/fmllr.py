@@ -5,7 +5,7 @@ D features, T frames; a speaker's matrix W is (D, D + 1) and acts on (x, 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from roundelay.errors import DataError
-from roundelay.speech.gmm.arrays import Array, read_tensors, tensor, write_tensors
+from roundelay.speech.gmm.arrays import Array, Features, Speakers, read_tensors, tensor, write_tensors
 from roundelay.speech.gmm.front_end import FrontEnd, Normaliser
 from roundelay.speech.gmm.gaussian_mixtures import Gmm, expand
 
@@ -63,13 +63,6 @@ def collect_fmllr(gmm: Gmm, frames: Array, senones: Array, *, adapted: Array | N
         x = wide[part]
         quadratic += ((precision[part].T[:, None] * x.T[None]) @ x).double()
     return FmllrStatistics((pull.double().T @ wide.double()).numpy(), quadratic.numpy(), float(len(frames)))
-
-
-def fmllr_objective(statistics: FmllrStatistics, matrix: Array) -> float:
-    """Return the value that ``estimate_fmllr`` maximises: the gain of likelihood, up to a constant."""
-    linear = (matrix * statistics.linear).sum()
-    quadratic = np.einsum("di,dij,dj->", matrix, statistics.quadratic, matrix)
-    return float(statistics.frames * np.linalg.slogdet(matrix[:, :-1])[1] + linear - 0.5 * quadratic)
 
 
 def estimate_fmllr(statistics: FmllrStatistics, iterations: int = 15, min_frames: float = MIN_FRAMES) -> Array:
@@ -150,9 +143,7 @@ class SpeakerTransforms:
         )
 
 
-def transform(
-    features: Mapping[str, Array], speakers: Mapping[str, str], transforms: SpeakerTransforms
-) -> Iterator[tuple[str, Array]]:
+def transform(features: Features, speakers: Speakers, transforms: SpeakerTransforms) -> Iterator[tuple[str, Array]]:
     """Yield names and adapted features (T, D), utterance by utterance, as input of a neural model."""
     for utterance, matrix in features.items():
         yield utterance, transforms(speakers[utterance], np.asarray(matrix))

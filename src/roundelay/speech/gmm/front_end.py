@@ -6,7 +6,6 @@ T frames, F features as given, C cepstra, D features of the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -15,7 +14,7 @@ import numpy as np
 
 from roundelay.errors import DataError
 from roundelay.speech.features.mel_features import append_deltas, splice
-from roundelay.speech.gmm.arrays import Array, product
+from roundelay.speech.gmm.arrays import Array, Features, Speakers, product
 
 Input = Literal["fbank", "mfcc", "final"]
 
@@ -108,7 +107,7 @@ def check_features(utterance: str, features: Array) -> None:
 
 
 def collect_normalisers(
-    front_end: FrontEnd, features: Mapping[str, Array], utterances: list[str], speakers: Mapping[str, str] | None
+    front_end: FrontEnd, features: Features, utterances: list[str], speakers: Speakers | None
 ) -> tuple[dict[str, Normaliser], dict[str, int]]:
     """Read all features once: normalisers by speaker (by utterance without speakers), and lengths in frames."""
     sums: dict[str, list[Array]] = {}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
-from roundelay.errors import DataError, SettingsError, suggest
+from roundelay.errors import DataError, SettingsError, check_at_least, suggest
 from roundelay.speech.gmm.alignment import Alignment
-from roundelay.speech.gmm.arrays import Array
+from roundelay.speech.gmm.arrays import Array, Features, Speakers, Transcripts
 from roundelay.speech.gmm.corpus_passes import (
     Model,
     UtteranceSet,
@@ -57,9 +57,8 @@ class GmmSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_cepstra", "num_senones", "num_gaussians", "mono_gaussians", "mono_iterations", "iterations"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"gmm.{name} must be at least 1, not {getattr(self, name)}")
+        check_at_least(self, "gmm.", num_cepstra=1, num_senones=1, num_gaussians=1)
+        check_at_least(self, "gmm.", mono_gaussians=1, mono_iterations=1, iterations=1)
         if self.num_gaussians < self.num_senones:
             raise SettingsError(
                 f"gmm.num_gaussians must be at least num_senones, {self.num_senones}, not {self.num_gaussians}"
@@ -86,7 +85,7 @@ class Trainer:
         self, corpus: UtteranceSet, workers: WorkerPool, settings: GmmSettings, progress: Progress | None
     ) -> None:
         self.corpus, self.workers, self.settings = corpus, workers, settings
-        self.progress = progress or (lambda stage, done, total: None)
+        self.progress = progress or (lambda *_: None)
         self.rng = np.random.default_rng(settings.seed)
         self.failures: dict[str, str] = {}
         self.floor: Array = np.zeros(0)
@@ -262,14 +261,9 @@ def train_adapted(trainer: Trainer, model: Model) -> tuple[Model, Gmm]:
 
 
 def train_gmm(
-    features: Mapping[str, Array],
-    transcripts: Mapping[str, Sequence[str]],
-    speakers: Mapping[str, str],
-    lexicon: Pronouncer,
-    settings: GmmSettings,
-    progress: Progress | None = None,
-    jobs: int = 1,
-) -> HmmGmm:
+    features: Features, transcripts: Transcripts, speakers: Speakers, lexicon: Pronouncer, settings: GmmSettings,
+    progress: Progress | None = None, jobs: int = 1,
+) -> HmmGmm:  # fmt: skip
     """Train an acoustic model from a flat start."""
     front_end = FrontEnd(input=settings.input, num_cepstra=settings.num_cepstra)
     spelling = Spelling(lexicon)

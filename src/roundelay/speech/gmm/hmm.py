@@ -27,16 +27,14 @@ class Pronouncer(Protocol):
     @property
     def phones(self) -> list[str]:
         """Name the phones, silence first."""
-        ...
 
     @property
     def pronunciations(self) -> dict[str, list[tuple[str, ...]]]:
         """Map each word to its pronunciations."""
-        ...
 
 
 class Spelling:
-    """Look up pronunciations as phone numbers, naming the utterance where a word has none."""
+    """Look up pronunciations as phone numbers, and name the utterance if a word has none."""
 
     def __init__(self, lexicon: Pronouncer) -> None:
         self.phones = list(lexicon.phones)

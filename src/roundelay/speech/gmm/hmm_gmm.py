@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from roundelay.files import write_json
 from roundelay.speech.gmm.alignment import Alignment, Alignments
-from roundelay.speech.gmm.arrays import Array, read_tensors, write_tensors
+from roundelay.speech.gmm.arrays import Array, Features, Speakers, Transcripts, read_tensors, write_tensors
 from roundelay.speech.gmm.corpus_passes import Model, UtteranceSet, align_chunk, fmllr_chunk
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
@@ -58,11 +56,7 @@ class HmmGmm:
         return Model(self.model.front_end, self.model.tree, self.first_pass, self.model.transitions)
 
     def align(
-        self,
-        features: Mapping[str, Array],
-        transcripts: Mapping[str, Sequence[str]],
-        speakers: Mapping[str, str] | None = None,
-        jobs: int = 1,
+        self, features: Features, transcripts: Transcripts, speakers: Speakers | None = None, jobs: int = 1
     ) -> Alignments:
         """Align states to frames; an adapted model uses two passes if speakers are given."""
         alignments = Alignments(self.lexicon.phones)
@@ -71,11 +65,7 @@ class HmmGmm:
         return alignments
 
     def align_each(
-        self,
-        features: Mapping[str, Array],
-        transcripts: Mapping[str, Sequence[str]],
-        speakers: Mapping[str, str] | None = None,
-        jobs: int = 1,
+        self, features: Features, transcripts: Transcripts, speakers: Speakers | None = None, jobs: int = 1
     ) -> Iterator[tuple[str, Alignment | str]]:
         """Yield alignments, shortest utterance first; a string is the reason why an utterance failed."""
         with WorkerPool(jobs) as workers:
@@ -88,28 +78,14 @@ class HmmGmm:
             yield from zip(corpus.utterances, (a for part in found for a in part), strict=True)
 
     def speaker_transforms(
-        self,
-        features: Mapping[str, Array],
-        transcripts: Mapping[str, Sequence[str]],
-        speakers: Mapping[str, str],
-        jobs: int = 1,
+        self, features: Features, transcripts: Transcripts, speakers: Speakers, jobs: int = 1
     ) -> SpeakerTransforms:
         """Estimate each speaker's fMLLR matrix from transcripts: correct ones, or those of a first pass."""
         with WorkerPool(jobs) as workers:
             corpus = self._open(features, transcripts, speakers)
             return SpeakerTransforms(self.model.front_end, corpus.normalisers, self._matrices(corpus, workers))
 
-    def scores(self, frames: Array, *, adapted: bool = False) -> Array:
-        """Return log-likelihoods (T, num_senones) of frames (T, D) of the front end."""
-        gmm = self.model.gmm if adapted or self.first_pass is None else self.first_pass
-        return np.ascontiguousarray(gmm.score(frames, np.arange(gmm.num_senones)).T)
-
-    def _open(
-        self,
-        features: Mapping[str, Array],
-        transcripts: Mapping[str, Sequence[str]],
-        speakers: Mapping[str, str] | None,
-    ) -> UtteranceSet:
+    def _open(self, features: Features, transcripts: Transcripts, speakers: Speakers | None) -> UtteranceSet:
         return UtteranceSet.open(features, transcripts, speakers, Spelling(self.lexicon), self.model.front_end)
 
     def _matrices(self, corpus: UtteranceSet, workers: WorkerPool) -> dict[str, Array]:

@@ -95,10 +95,6 @@ class IvectorModel:
         pull = product(self.scale * statistics.sums.reshape(1, -1), self._scaled, np.float64)
         return covariance @ pull[0], covariance
 
-    def extract(self, frames: Array) -> Array:
-        """Return the vector (R,) of frames (T, D)."""
-        return self.posterior(BaumWelch.collect(self.ubm, frames))[0].astype(np.float32)
-
     def save(self, path: Path) -> None:
         """Write as one safetensors file."""
         arrays = {**self.ubm.arrays(), "directions": self.directions}
@@ -110,13 +106,6 @@ class IvectorModel:
         arrays, description = read_tensors(path, "i-vector model")
         directions = arrays.pop("directions")
         return cls(Gmm(**arrays), directions, float(description["scale"]))
-
-
-def log_evidence(model: IvectorModel, statistics: BaumWelch) -> float:
-    """Return the log-probability of statistics with the vector integrated out, up to a constant; EM raises its sum."""
-    mean, covariance = model.posterior(statistics)
-    pull = np.linalg.solve(covariance, mean)
-    return float(0.5 * np.linalg.slogdet(covariance)[1] + 0.5 * pull @ mean)
 
 
 def train_ivectors(

@@ -116,9 +116,3 @@ def estimate_mllt(statistics: MlltStatistics, iterations: int = 20) -> Array:
             row = inverse[d] @ cofactors
             a[d] = row * np.sqrt(statistics.frames / (cofactors @ row))
     return a
-
-
-def mllt_objective(statistics: MlltStatistics, a: Array) -> float:
-    """Return the value that ``estimate_mllt`` maximises."""
-    quadratic = np.einsum("di,dij,dj->", a, statistics.scatter, a)
-    return float(statistics.frames * np.linalg.slogdet(a)[1] - 0.5 * quadratic)

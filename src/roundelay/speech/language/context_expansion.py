@@ -25,11 +25,9 @@ class ContextTree(Protocol):
     @property
     def num_senones(self) -> int:
         """Return the number of tied states."""
-        ...
 
     def senones(self, left: int, centre: int, right: int) -> tuple[int, int, int]:
         """Return the tied states of a phone between two others, in order of time."""
-        ...
 
 
 @dataclass

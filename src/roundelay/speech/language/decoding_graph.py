@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import DataError, MissingExtra
+from roundelay.errors import DataError, import_extra
 from roundelay.files import replacing
 from roundelay.speech.language.context_expansion import (
     ContextTree,
@@ -33,11 +33,7 @@ from roundelay.speech.language.context_expansion import (
 from roundelay.speech.language.lexicon import Lexicon, Pronunciation
 from roundelay.speech.language.ngram import BEGIN, END, NEVER, Ngram, NgramModel
 
-try:
-    import kaldifst
-except ImportError as error:
-    raise MissingExtra("kaldifst", "speech") from error
-
+kaldifst = import_extra("kaldifst", "speech")
 if TYPE_CHECKING:
     Fst = Any  # kaldifst publishes no types
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from roundelay.errors import DataError
 from roundelay.files import write_text
+from roundelay.formats.text_tables import read_lines
 
 Pronunciation = tuple[str, ...]
 Guess = Callable[[str], list[Pronunciation]]
@@ -93,6 +94,12 @@ class Lexicon:
         """Read ``word phone phone ...`` lines, one pronunciation each, as Kaldi and the CMU dictionary have them."""
         return Lexicon(read_pronunciations(path))
 
+    @staticmethod
+    def open(folder: Path) -> Lexicon:
+        """Read lexicon.txt of a folder, and unknown.txt, the words whose pronunciation was guessed."""
+        unknown = (folder / "unknown.txt").read_text(encoding="utf-8").split()
+        return Lexicon(read_pronunciations(folder / "lexicon.txt"), unknown=tuple(unknown))
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write ``word phone phone ...`` lines in order."""
         lines = (f"{word} {' '.join(variant)}\n" for word in self.words for variant in self.pronunciations[word])
@@ -137,16 +144,8 @@ def read_pronunciations(
 
 def _lines(path: str | os.PathLike[str]) -> list[tuple[int, list[str]]]:
     """Return number and fields of each line that is neither empty nor a comment."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}; convert it, as with iconv -t utf-8") from None
-    result = []
-    for number, line in enumerate(text.splitlines(), 1):
-        fields = line.partition(" #")[0].split()
-        if fields and not line.startswith(";;;"):
-            result.append((number, fields))
-    return result
+    lines = [(number, line) for number, line in read_lines(Path(path)) if not line.startswith((";;;", "# "))]
+    return [(number, line.partition(" #")[0].split()) for number, line in lines]
 
 
 def _weighted(lines: Sequence[tuple[int, list[str]]]) -> bool:

@@ -48,15 +48,6 @@ class NgramModel:
             penalty += self.backoffs.get(context, 0.0)
             context = context[1:]
 
-    def sentence_logprob(self, words: Sequence[str]) -> float:
-        """Return log10 of the probability of a sentence, its end included."""
-        history: list[str] = [BEGIN]
-        total = 0.0
-        for word in (*words, END):
-            total += self.logprob(word, history)
-            history.append(word)
-        return total
-
 
 @dataclass(frozen=True)
 class Perplexity:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import MissingExtra
+from roundelay.errors import import_extra
 from roundelay.files import write_json
 from roundelay.speech.features.array_store import ArrayStore, write_store
 from roundelay.speech.features.extraction import Copy
+from roundelay.speech.gmm.arrays import Speakers, Transcripts
 from roundelay.speech.gmm.corpus_passes import Model, PassItem, UtteranceSet
 from roundelay.speech.gmm.fmllr import SpeakerTransforms
 from roundelay.speech.gmm.front_end import collect_normalisers
@@ -32,7 +33,6 @@ from roundelay.speech.worker_pool import WorkerPool
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
-Transcripts = Mapping[str, Sequence[str]]
 ADAPTED = "adapted"
 TRANSFORMS = "transforms.safetensors"
 """File beside a split's adapted features: its speakers' matrices."""
@@ -64,12 +64,14 @@ class Adapter:
                 words: Transcripts = {copy.name: copy.utterance.words for copy in copies if copy.name in spoken}
             else:
                 words = self._recognise(spoken, speakers)
-            self._write(split, features, speakers, self._transforms(spoken, words, speakers))
+            jobs = spoken.jobs(self._jobs)
+            transforms = self._model.speaker_transforms(spoken, words, speakers, jobs) if words else None
+            self._write(split, features, speakers, transforms)
             if split not in train_splits:
                 write_json(self._folder / ADAPTED / split / RECOGNISED, words)
         return files_under(*(self._folder / ADAPTED / split for split in self._items))
 
-    def _recognise(self, spoken: StoredUtterances, speakers: Mapping[str, str]) -> Transcripts:
+    def _recognise(self, spoken: StoredUtterances, speakers: Speakers) -> Transcripts:
         """Decode utterances with the unadapted mixtures: the first pass."""
         model = self._model.unadapted
         norms, lengths = collect_normalisers(model.front_end, spoken, list(spoken), speakers)
@@ -79,14 +81,8 @@ class Adapter:
             found = dict(zip(corpus.utterances, (ids for chunk in chunks for ids in chunk), strict=True))
         return {name: [self._words[i - 1] for i in found[name]] for name in spoken}
 
-    def _transforms(
-        self, spoken: StoredUtterances, words: Transcripts, speakers: Mapping[str, str]
-    ) -> SpeakerTransforms | None:
-        """Estimate every speaker's matrix; None if there are no words."""
-        return self._model.speaker_transforms(spoken, words, speakers, spoken.jobs(self._jobs)) if words else None
-
     def _write(
-        self, split: str, features: ArrayStore, speakers: Mapping[str, str], transforms: SpeakerTransforms | None
+        self, split: str, features: ArrayStore, speakers: Speakers, transforms: SpeakerTransforms | None
     ) -> None:
         dim, total = self._model.model.gmm.num_features, sum(map(len, self._items.values()))
 
@@ -128,11 +124,7 @@ def _graph(path: Path, _when: int) -> Any:
 
 def _search(graph: Any, scores: npt.NDArray[np.float32]) -> list[int]:
     """Find the best path through scores (T, senones); if none is complete, use one that ends within a sentence."""
-    try:
-        import kaldi_decoder
-        import kaldifst
-    except ImportError as error:
-        raise MissingExtra("kaldi_decoder", "speech") from error
+    kaldi_decoder, kaldifst = (import_extra(name, "speech") for name in ("kaldi_decoder", "kaldifst"))
     options = kaldi_decoder.FasterDecoderOptions(beam=SEARCH["beam"], max_active=int(SEARCH["max_active"]))
     decoder = kaldi_decoder.FasterDecoder(graph, options)
     decoder.decode(kaldi_decoder.DecodableCtc(scores))

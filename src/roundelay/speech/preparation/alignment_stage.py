@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -192,12 +193,12 @@ class _Writer:
         self._phones = StoreWriter(folder / "phones", dim=3, dtype="int32")
         self._words = StoreWriter(folder / "words", dim=3, dtype="int32")
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for writer in (self._phones, self._words, self._senones):
-            writer.__exit__(kind, error, None)
+            writer.__exit__(kind)
 
     def add(self, utterance: str, words: Sequence[str], path: Alignment) -> None:
         self._senones.add(utterance, path.senones)

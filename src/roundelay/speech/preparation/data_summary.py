@@ -23,11 +23,10 @@ from roundelay.speech.preparation.utterance_picture import Picture, Span, draw
 
 def summarise(folder: Path, items: Mapping[str, Sequence[Copy]], settings: FeatureSettings) -> dict[str, Any]:
     """Summarise the files that preparation wrote."""
-    lexicon = Lexicon.read(folder / "lexicon.txt")
-    unknown = (folder / "unknown.txt").read_text(encoding="utf-8").split()
+    lexicon = Lexicon.open(folder)
     return {
         "splits": {name: _split(folder, name, copies, settings) for name, copies in items.items()},
-        "lexicon": {"words": len(lexicon.words), "phones": len(lexicon.phones), "unknown": unknown},
+        "lexicon": {"words": len(lexicon.words), "phones": len(lexicon.phones), "unknown": list(lexicon.unknown)},
         "senones": Tree.load(folder / "tree.safetensors").num_senones,
         "phone_durations": phone_durations(
             (ArrayStore(folder / "alignments" / name / "phones") for name in items),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from roundelay.errors import SettingsError
+from roundelay.errors import check_at_least
 from roundelay.files import read_json, write_json
 from roundelay.speech.features.array_store import make_empty_folder
 from roundelay.speech.gmm.decision_tree import Tree
@@ -35,8 +35,7 @@ class LanguageSettings:
     """Whether to make graphs for CTC too."""
 
     def __post_init__(self) -> None:
-        if self.order < 1:
-            raise SettingsError(f"language model: order must be at least 1, not {self.order}")
+        check_at_least(self, "language model: ", order=1)
 
 
 def graph_name(settings: LanguageSettings) -> str:

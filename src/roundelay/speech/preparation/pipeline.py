@@ -6,6 +6,7 @@ Each stage runs once for the same inputs and settings (see ``cached_stages``); `
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -126,7 +127,8 @@ class _Preparation:
         self.utterances = {name: read_split(folder) for name, folder in self.folders.items()}
         self.clean = {name: _clean_copies(folder) for name, folder in self.folders.items()}
         self.train_splits = _train_splits(list(self.folders))
-        self.given = settings.lexicon.lexicon or _there(corpus / "lexicon.txt")
+        own = corpus / "lexicon.txt"
+        self.given = settings.lexicon.lexicon or (own if own.is_file() else None)
         given_features = settings.given_features
         self.archives = {
             name: read_scp(path / "feats.scp") if given_features else None for name, path in self.folders.items()
@@ -282,7 +284,6 @@ class _Preparation:
 
     def _describe(self, plan: Stages) -> None:
         """Write the description, which completes the folder."""
-        settings = asdict(self.settings)
         counts = alignment_stage.senone_counts(self.out, self.train_splits)
         description = {
             "version": _VERSION,
@@ -290,7 +291,7 @@ class _Preparation:
             "digest": plan.digests["summary"],
             "splits": list(self.folders),
             "train_splits": self.train_splits,
-            "settings": _plain(settings),
+            "settings": json.loads(json.dumps(asdict(self.settings), default=str)),
             "stages": plan.digests,
             "seconds": plan.seconds(),
             "senone_counts": counts.tolist(),
@@ -306,10 +307,6 @@ def _train_splits(names: Sequence[str]) -> list[str]:
 def _clean_copies(folder: Path) -> dict[str, str]:
     """Map noisy copies to their clean originals, whose alignment they share."""
     return read_table(folder / "utt2clean") if (folder / "utt2clean").is_file() else {}
-
-
-def _there(path: Path) -> Path | None:
-    return path if path.is_file() else None
 
 
 def _words(utterances: Iterable[Utterance]) -> str:
@@ -356,12 +353,3 @@ def _guess(kind: str, phones: Iterable[str]) -> Guess | None:
 
         return EspeakPronouncer(phones)
     return guess_graphemes if kind == "grapheme" else None
-
-
-def _plain(value: Any) -> Any:
-    """Convert settings to JSON values."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value

@@ -52,23 +52,18 @@ class PreparedData:
         if not (self.folder / DESCRIPTION).is_file():
             raise DataError(f"{self.folder}: no prepared data, or incomplete; run roundelay prepare")
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
+        self.digest: str = self.description["digest"]
+        """Digest of settings and input files."""
         self.splits: list[str] = self.description["splits"]
         self.train_splits: list[str] = self.description["train_splits"]
         self.feature_settings = FeatureSettings(**self.description["settings"]["features"])
         self._stores: dict[tuple[str, ...], ArrayStore] = {}
         self._utterances: dict[str, list[Utterance]] = {}
 
-    @property
-    def digest(self) -> str:
-        """Return the digest of settings and input files."""
-        digest: str = self.description["digest"]
-        return digest
-
     @functools.cached_property
     def lexicon(self) -> Lexicon:
         """Read the lexicon."""
-        unknown = (self.folder / "unknown.txt").read_text(encoding="utf-8").split()
-        return Lexicon(Lexicon.read(self.folder / "lexicon.txt").pronunciations, unknown=tuple(unknown))
+        return Lexicon.open(self.folder)
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:
