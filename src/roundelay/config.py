@@ -26,6 +26,9 @@ Table = dict[str, Any]
 Count = Annotated[int, Meta(ge=1)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
+Natural = Annotated[int, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 LIMITS = (
     ("ge", "at least", operator.ge),
     ("gt", "above", operator.gt),
@@ -49,15 +52,18 @@ class Settings:
             raise SettingsError(f"{' and '.join(self.exclusive)} are both given; use one of them")
 
 
-def check_bounds(settings: Any) -> None:
-    """Raise if a value, or one of a list of values, is outside of the bounds in its annotation; NaN always is."""
+def check_bounds(settings: Any, table: str = "") -> None:
+    """Raise if a value, or one of a list of values, is outside of the bounds in its annotation; NaN always is.
+
+    ``table`` stands before the name of the setting in the message.
+    """
     for name, bounds in _bounds(settings.__class__).items():
         value = getattr(settings, name)
         limits = [(said, limit, holds) for key, said, holds in LIMITS if (limit := getattr(bounds, key)) is not None]
         for each in value if isinstance(value, list) else [value] if value is not None else []:
             if not all(holds(each, limit) for _, limit, holds in limits):
                 wanted = " and ".join(f"{said} {limit:g}" for said, limit, _ in limits)
-                raise SettingsError(f"{name} must be {wanted}, not {each}")
+                raise SettingsError(f"{table}{name} must be {wanted}, not {each}")
 
 
 @functools.cache

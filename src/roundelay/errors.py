@@ -75,14 +75,6 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}; use one of {', '.join(known)}"
 
 
-def check_at_least(settings: object, table: str = "", /, **bounds: float) -> None:
-    """Raise `SettingsError` if a setting is below its bound; one that is None is not given.  ``table`` names it."""
-    for name, bound in bounds.items():
-        value = getattr(settings, name)
-        if value is not None and not value >= bound:
-            raise SettingsError(f"{table}{name} must be at least {bound}, not {value}")
-
-
 def import_extra(module: str, extra: str) -> Any:
     """Import an optional package, or raise `MissingExtra`."""
     try:

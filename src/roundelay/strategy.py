@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, overload
 from torch import Tensor
 
 from roundelay.communicator import DeferredReply
+from roundelay.config import check_bounds
 from roundelay.learner import Learner
 from roundelay.plugins import Registry
 
@@ -64,6 +65,7 @@ class Strategy:
 
     def check(self, size: int) -> None:
         """Raise `SettingsError` if the settings do not fit ``size`` learners; called before training starts."""
+        check_bounds(self, "strategy.")
 
     def lockstep_groups(self, size: int) -> Sequence[Sequence[int]]:
         """Return which of ``size`` learners, numbered from 0, take their steps together; by default all."""

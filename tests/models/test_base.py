@@ -32,9 +32,9 @@ def test_nonlinearities_by_name() -> None:
 
 
 def test_a_setting_below_its_bound_is_named() -> None:
-    DNNSettings(width=1).at_least(width=1)
+    assert DNNSettings(width=1).width == 1
     with pytest.raises(SettingsError, match="width must be at least 1, not 0"):
-        DNNSettings(width=0).at_least(layers=0, width=1)
+        DNNSettings(width=0)
 
 
 def test_stacking_repeats_the_last_frame() -> None:

@@ -57,7 +57,7 @@ def test_one_learner_and_the_centre_do_not_swing(kind: type[EASGD]) -> None:
     ("strategy", "complaint"),
     [
         (EASGD(period=0), "period must be at least 1, not 0"),
-        (EASGD(elasticity=1.5), "elasticity must be from 0 to 1, not 1.5"),
+        (EASGD(elasticity=1.5), "elasticity must be at least 0 and at most 1, not 1.5"),
         (EASGD(momentum=1.0), "momentum must be at least 0 and below 1, not 1.0"),
         (SynchronousEASGD(elasticity=0.3), "at most 1/N for N = 4 learners, not 0.3"),
     ],

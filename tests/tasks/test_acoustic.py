@@ -171,7 +171,7 @@ def test_a_bad_minibatch_names_its_utterances(toned: str) -> None:
         ({"data": ""}, "data is missing; give the folder of prepared data with --data"),
         ({"kinds": ["plan"]}, "unknown kind of features 'plan'; did you mean 'plain'"),
         ({"batch": 0}, "batch must be at least 1, not 0"),
-        ({"label_smoothing": 1.0}, "label_smoothing must be from 0"),
+        ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1"),
         ({"name": "lstm", "model": {"stride": 3}}, "a stride of 3 is for objective = 'ctc'"),
         ({"model": {"preset": "huge"}}, "preset: unknown 'huge'"),
     ],

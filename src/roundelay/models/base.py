@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.errors import check_at_least
+from roundelay.config import Settings
 
 Activation = Literal["relu", "sigmoid", "tanh"]
 
@@ -39,7 +39,7 @@ class AcousticModel(nn.Module):
 
 
 @dataclass
-class ModelSettings:
+class ModelSettings(Settings):
     """The settings of a model; `build` makes the model."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -48,10 +48,6 @@ class ModelSettings:
     def build(self, inputs: int, outputs: int) -> AcousticModel:
         """Return the model; its initial weights are drawn from torch's generator."""
         raise NotImplementedError
-
-    def at_least(self, **least: float) -> None:
-        """Raise `SettingsError` if a setting is below its bound."""
-        check_at_least(self, **least)
 
 
 def activation(name: Activation) -> nn.Module:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from roundelay.config import Count, Natural
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
@@ -23,21 +24,21 @@ class CLDNNSettings(RecurrentSettings):
     Sainath et al., 2015, "Convolutional, long short-term memory, fully connected deep neural networks".
     """
 
-    bands: int = 0
+    bands: Natural = 0
     """Frequency bands at the start of a frame; other features skip the convolution; 0: all features are bands."""
-    maps: int = 1
+    maps: Count = 1
     """Number of maps of these bands: 3 with deltas of two orders."""
-    filters: int = 32
+    filters: Count = 32
     """Filters of each convolution."""
-    window: int = 9
+    window: Count = 9
     """Frames and bands of the first convolution; odd."""
-    pool: int = 3
+    pool: Count = 3
     """Bands that are pooled after the first convolution."""
-    narrow: int = 4
+    narrow: Count = 4
     """Bands of the second convolution."""
-    reduced: int = 128
+    reduced: Count = 128
     """Outputs of the linear layer after the convolutions, per frame."""
-    connected: int = 256
+    connected: Natural = 256
     """Units of the fully connected layer after the LSTM; 0: no such layer."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -71,8 +72,6 @@ class CLDNNSettings(RecurrentSettings):
 
     def build(self, inputs: int, outputs: int) -> CLDNN:
         """Return the model."""
-        self.check()
-        self.at_least(bands=0, maps=1, filters=1, window=1, pool=1, narrow=1, reduced=1, connected=0)
         if self.window % 2 == 0:
             raise SettingsError(f"window must be odd, not {self.window}")
         bands = self.bands or inputs // self.maps

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from roundelay.config import Count, Fraction, Natural
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, ModelSettings, init_weights, stack
 
@@ -22,20 +23,20 @@ class ConformerSettings(ModelSettings):
     followed by layer norm, which does not depend on padding or on other learners.
     """
 
-    layers: int = 4
-    width: int = 144
+    layers: Count = 4
+    width: Count = 144
     """Channels; a multiple of twice the heads."""
-    heads: int = 4
-    kernel: int = 15
+    heads: Count = 4
+    kernel: Count = 15
     """Steps of the convolution; odd."""
-    dropout: float = 0.1
-    left: int = 0
+    dropout: Fraction = 0.1
+    left: Natural = 0
     """Frames of context before the first scored frame."""
-    right: int = 0
+    right: Natural = 0
     """Frames of context after the last scored frame."""
-    fold: int = 1
+    fold: Count = 1
     """Frames that a step reads and scores, each with its own outputs."""
-    stride: int = 1
+    stride: Count = 1
     """Frames per score, for CTC."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -47,7 +48,6 @@ class ConformerSettings(ModelSettings):
 
     def build(self, inputs: int, outputs: int) -> Conformer:
         """Return the model."""
-        self.at_least(layers=1, width=1, heads=1, kernel=1, dropout=0, left=0, right=0, fold=1, stride=1)
         if self.width % (2 * self.heads):
             raise SettingsError(f"width = {self.width} does not divide by twice heads = {self.heads}")
         if self.kernel % 2 == 0:

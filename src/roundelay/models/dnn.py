@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from roundelay.config import Count, Fraction, Natural
 from roundelay.models.base import AcousticModel, Activation, ModelSettings, activation, init_weights
 
 
@@ -17,16 +18,16 @@ class DNNSettings(ModelSettings):
     Seide, Li & Yu, 2011, "Conversational speech transcription using context-dependent deep neural networks".
     """
 
-    layers: int = 4
+    layers: Natural = 4
     """Hidden layers."""
-    width: int = 512
+    width: Count = 512
     """Units per hidden layer."""
     activation: Activation = "relu"
     batch_norm: bool = True
-    dropout: float = 0.2
-    left: int = 7
+    dropout: Fraction = 0.2
+    left: Natural = 7
     """Frames of context before the classified frame."""
-    right: int = 7
+    right: Natural = 7
     """Frames of context after the classified frame."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -46,7 +47,6 @@ class DNNSettings(ModelSettings):
 
     def build(self, inputs: int, outputs: int) -> DNN:
         """Return the model."""
-        self.at_least(layers=0, width=1, dropout=0, left=0, right=0)
         return DNN(self, inputs, outputs)
 
 

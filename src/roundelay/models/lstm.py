@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from roundelay.config import Natural
 from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
 
@@ -19,7 +20,7 @@ class LSTMSettings(RecurrentSettings):
     adaptive training of deep neural networks".
     """
 
-    bottleneck: int = 0
+    bottleneck: Natural = 0
     """Units of a linear layer before the output; 0: none."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -33,8 +34,6 @@ class LSTMSettings(RecurrentSettings):
 
     def build(self, inputs: int, outputs: int) -> LSTM:
         """Return the model."""
-        self.check()
-        self.at_least(bottleneck=0)
         return LSTM(self, inputs, outputs)
 
 

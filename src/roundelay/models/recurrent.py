@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from roundelay.config import Count, Fraction, Natural
 from roundelay.models.base import ModelSettings, stack
 from roundelay.models.linear_lstm import LinearLSTM
 
@@ -17,29 +18,25 @@ from roundelay.models.linear_lstm import LinearLSTM
 class RecurrentSettings(ModelSettings):
     """The settings of LSTM layers."""
 
-    layers: int = 2
+    layers: Count = 2
     """LSTM layers."""
-    cells: int = 128
+    cells: Count = 128
     """Cells per layer and direction."""
     bidirectional: bool = True
-    projection: int = 0
+    projection: Natural = 0
     """Recurrent projection of each direction (LSTMP); 0: none."""
-    dropout: float = 0.2
+    dropout: Fraction = 0.2
     """Dropout between layers."""
-    left: int = 0
+    left: Natural = 0
     """Frames of context before the first scored frame."""
-    right: int = 0
+    right: Natural = 0
     """Frames of context after the last scored frame; in a unidirectional model the delay of the output."""
-    fold: int = 1
+    fold: Count = 1
     """Frames that a step reads and scores, each with its own outputs: so many times fewer steps."""
-    stride: int = 1
+    stride: Count = 1
     """Frames per score, for CTC; a step reads ``fold`` times as many."""
     linear: bool = False
     """Build the LSTM of Linear layers, for natural gradients; the same function, about three times slower."""
-
-    def check(self) -> None:
-        """Raise `SettingsError` if a setting is out of range."""
-        self.at_least(layers=1, cells=1, projection=0, dropout=0, left=0, right=0, fold=1, stride=1)
 
 
 class Recurrent(nn.Module):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from roundelay.config import Count, Fraction
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, ModelSettings, init_weights
 
@@ -19,11 +20,11 @@ class TDNNSettings(ModelSettings):
     contexts".  The skips are of the later factored variant (Povey et al., 2018); its factors are not.
     """
 
-    width: int = 256
+    width: Count = 256
     """Channels per layer."""
     steps: list[int] = field(default_factory=lambda: [1, 1, 2, 3, 3])
     """Distance between the three frames of each layer."""
-    dropout: float = 0.1
+    dropout: Fraction = 0.1
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": {"width": 16, "steps": [1, 2], "dropout": 0.0},
@@ -33,7 +34,6 @@ class TDNNSettings(ModelSettings):
 
     def build(self, inputs: int, outputs: int) -> TDNN:
         """Return the model."""
-        self.at_least(width=1, dropout=0)
         if not self.steps or min(self.steps) < 1:
             raise SettingsError(f"steps must be numbers from 1 up, one per layer, not {self.steps}")
         return TDNN(self, inputs, outputs)

@@ -12,15 +12,17 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional, grad
 from torch.utils.hooks import RemovableHandle
 
-from roundelay.errors import SettingsError, check_at_least, suggest
+from roundelay.config import Count, NonNegative, Settings
+from roundelay.errors import SettingsError, suggest
 from roundelay.optim.online_fisher import FisherSettings, OnlineFisher
 
 if TYPE_CHECKING:
@@ -31,23 +33,18 @@ Affine = nn.Linear | nn.Conv1d | nn.Conv2d
 
 
 @dataclass(frozen=True)
-class NaturalGradientSettings:
+class NaturalGradientSettings(Settings):
     """The settings of Kaldi's recipes, with their values."""
 
     layers: list[str] = field(default_factory=lambda: ["*"])
     """Names of layers as in ``named_modules``, with ``*`` and ``?``; others keep their plain gradient."""
-    rank_in: int = 20
-    rank_out: int = 80
-    update_period: int = 4
-    num_samples_history: float = 2000.0
-    alpha: float = 4.0
-    max_change_per_sample: float = 0.075
+    rank_in: Count = 20
+    rank_out: Count = 80
+    update_period: Count = 4
+    num_samples_history: Annotated[float, Meta(gt=0, le=1e6)] = 2000.0
+    alpha: NonNegative = 4.0
+    max_change_per_sample: NonNegative = 0.075
     """Bound on the change of a layer by one row, at the optimizer's learning rate; 0: none."""
-
-    def __post_init__(self) -> None:
-        check_at_least(self, rank_in=1, rank_out=1, update_period=1, alpha=0, max_change_per_sample=0)
-        if not 0 < self.num_samples_history <= 1e6:
-            raise SettingsError(f"num_samples_history must be above 0 and at most 1e6, not {self.num_samples_history}")
 
     def fisher(self, rank: int) -> FisherSettings:
         """Return the settings of one of the two matrices of a layer."""

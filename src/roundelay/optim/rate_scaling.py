@@ -7,11 +7,11 @@ from typing import Literal
 
 import torch
 
-from roundelay.errors import check_at_least
+from roundelay.config import Count, Settings
 
 
 @dataclass(frozen=True)
-class RateSettings:
+class RateSettings(Settings):
     """The factor of the optimizer's rate.
 
     ``batch``: linear scaling by the frames of a step of all learners, divided by ``reference`` (Goyal et al., 2017);
@@ -21,11 +21,8 @@ class RateSettings:
     """
 
     scale: Literal["none", "batch", "learners"] = "none"
-    reference: int | None = None
+    reference: Count | None = None
     """With ``batch``: the frames of a step for which the rate was tuned; by default those of one learner."""
-
-    def __post_init__(self) -> None:
-        check_at_least(self, reference=1)
 
     def factor(self, learners: int, frames: int) -> float:
         """Return the factor for ``learners`` learners with minibatches of ``frames`` frames each."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from roundelay.errors import SettingsError
+from msgspec import Meta
+
+from roundelay.config import NonNegative, Positive, Settings
 from roundelay.plugins import Registry
 from roundelay.task import Scores
 
 
-class ScheduleBase:
+class ScheduleBase(Settings):
     """A factor of the learning rate; its settings are the fields of a dataclass."""
 
     registry: ClassVar[Registry[ScheduleBase]]
@@ -45,12 +47,8 @@ class Constant(ScheduleBase):
 class ExponentialDecay(ScheduleBase):
     """From 1 to ``final`` over ``frames``, then constant."""
 
-    frames: float
-    final: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.frames <= 0 or self.final <= 0:
-            raise SettingsError(f"frames and final must be above 0, not {self.frames} and {self.final}")
+    frames: Positive
+    final: Positive = 0.01
 
     def __call__(self, frames: float) -> float:
         """Return ``final`` to the power of the fraction of the frames."""
@@ -61,17 +59,10 @@ class ExponentialDecay(ScheduleBase):
 class WarmupAnneal(ScheduleBase):
     """IBM's recipe: from ``first`` to 1 over ``warmup_frames``, then times ``factor`` after every ``every_frames``."""
 
-    warmup_frames: float
-    every_frames: float
-    first: float = 0.1
-    factor: float = math.sqrt(0.5)
-
-    def __post_init__(self) -> None:
-        if self.warmup_frames < 0 or self.every_frames <= 0:
-            given = f"{self.warmup_frames} and {self.every_frames}"
-            raise SettingsError(f"warmup_frames must be at least 0 and every_frames above 0, not {given}")
-        if self.first < 0 or self.factor <= 0:
-            raise SettingsError(f"first must be at least 0 and factor above 0, not {self.first} and {self.factor}")
+    warmup_frames: NonNegative
+    every_frames: Positive
+    first: NonNegative = 0.1
+    factor: Positive = 0.5**0.5
 
     def __call__(self, frames: float) -> float:
         """Return the factor; it falls in steps after the warm-up."""
@@ -89,11 +80,10 @@ class Newbob(ScheduleBase):
 
     halve_below: float = 0.01
     stop_below: float = 0.001
-    factor: float = 0.5
+    factor: Annotated[float, Meta(gt=0, lt=1)] = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor < 1:
-            raise SettingsError(f"factor must be above 0 and less than 1, not {self.factor}")
+        super().__post_init__()
         self._now, self._best, self._halving = 1.0, math.inf, False
 
     def __call__(self, frames: float) -> float:

@@ -41,6 +41,7 @@ class ADPSGD(Asynchronous):
     share: float | None = None  # of a link, from both its ends; 1/(1 + number of neighbours) by default
 
     def check(self, size: int) -> None:
+        super().check(size)
         limit = 2.0 / size if self.topology == "complete" else 0.5
         if self.share is not None and not 0 < self.share < limit:
             raise SettingsError(

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from roundelay.communicator import DeferredReply
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Count, NonNegative
+from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategy import Asynchronous
 
@@ -34,12 +35,9 @@ class ASGD(Asynchronous):
 
     state: ClassVar[tuple[str, ...]] = ("updates", "pulled")
 
-    servers: int = 1
-    staleness_bound: int | None = None  # pushes ahead of the slowest learner; by default there is no bound
-    damping: float = 0.0
-
-    def check(self, size: int) -> None:
-        check_at_least(self, "strategy.", servers=1, staleness_bound=1, damping=0)
+    servers: Count = 1
+    staleness_bound: Count | None = None  # pushes ahead of the slowest learner; by default there is no bound
+    damping: NonNegative = 0.0
 
     def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
         return [self.parts[learner.comm.rank]] if learner.is_server else []

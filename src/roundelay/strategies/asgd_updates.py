@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Count, Fraction, Positive
 from roundelay.learner import Learner
 from roundelay.strategies.asgd import ASGD
 
@@ -31,17 +31,9 @@ class UpdatesASGD(ASGD):
 
     state: ClassVar[tuple[str, ...]] = (*ASGD.state, "steps", "base", "velocity")
 
-    period: int = 10  # steps
-    rate: float = 0.5  # alpha
-    momentum: float = 0.0  # mu
-
-    def check(self, size: int) -> None:
-        super().check(size)
-        check_at_least(self, "strategy.", period=1)
-        if self.rate <= 0:
-            raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
-        if not 0 <= self.momentum < 1:
-            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
+    period: Count = 10  # steps
+    rate: Positive = 0.5  # alpha
+    momentum: Fraction = 0.0  # mu
 
     def owned_parts(self, learner: Learner) -> Sequence[slice] | None:
         # Learners have changes that they have not pushed, so all are averaged; one of several servers has only a part.

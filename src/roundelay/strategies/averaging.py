@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Count
+from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.mixing import Mixing
 from roundelay.strategies.topologies import find_topology
@@ -30,8 +31,8 @@ class Averaging(Strategy):
 
     state: ClassVar[tuple[str, ...]] = ("steps", "frames", "rounds")
 
-    period: int = 10  # steps
-    period_frames: int | None = None  # of each learner; used instead of the steps, rounded up to whole minibatches
+    period: Count = 10  # steps
+    period_frames: Count | None = None  # of each learner; used instead of the steps, rounded up to whole minibatches
     topology: Literal["all-reduce", "butterfly", "ring", "hopping-ring"] = "all-reduce"
     optimizer_state: OptimizerState = "keep"
 
@@ -40,7 +41,7 @@ class Averaging(Strategy):
         return self.period_steps
 
     def check(self, size: int) -> None:
-        check_at_least(self, "strategy.", period=1, period_frames=1)
+        super().check(size)
         if self.topology != "all-reduce":
             find_topology(self.topology).check(size)
             if self.optimizer_state == "average":

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Count, Fraction, Positive
 from roundelay.learner import Learner
 from roundelay.strategy import OptimizerState, Strategy
 
@@ -37,23 +37,16 @@ class BMUF(Strategy):
     state: ClassVar[tuple[str, ...]] = ("model", "delta", "steps")
     replicated: ClassVar[tuple[str, ...]] = ("delta",)
 
-    block: int = 50  # tau, in steps
-    block_frames: int | None = None  # of each learner; used instead of the steps, rounded up to whole minibatches
-    momentum: float | None = None  # eta; 1 - 1/N by default
-    rate: float = 1.0  # zeta
+    block: Count = 50  # tau, in steps
+    block_frames: Count | None = None  # of each learner; used instead of the steps, rounded up to whole minibatches
+    momentum: Fraction | None = None  # eta; 1 - 1/N by default
+    rate: Positive = 1.0  # zeta
     form: Literal["nesterov", "classical"] = "nesterov"
     optimizer_state: OptimizerState = "reset"  # as CNTK does
 
     @property
     def join_interval(self) -> int:
         return self.block_steps
-
-    def check(self, size: int) -> None:
-        check_at_least(self, "strategy.", block=1, block_frames=1)
-        if self.momentum is not None and not 0 <= self.momentum < 1:
-            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
-        if self.rate <= 0:
-            raise SettingsError(f"strategy.rate must be above 0, not {self.rate}")
 
     def setup(self, learner: Learner) -> None:
         self.start_from(learner, torch.zeros_like(learner.weights[: learner.tail]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Count, check_bounds
 from roundelay.learner import Learner, Slot
 from roundelay.plugins import Registry
 
@@ -32,6 +33,7 @@ class Compression:
 
     def check(self) -> None:
         """Raise `SettingsError` if a setting is out of range."""
+        check_bounds(self, "strategy.compression.")
 
     def factors(self, learner: Learner) -> Tensor:
         """Return the other state that is kept between steps, flat; it is equal on all learners."""
@@ -119,11 +121,7 @@ class TopK(_Gathered):
     Aji & Heafield, 2017 (arXiv 1704.05021); the residual of Stich, Cordonnier & Jaggi, 2018 (arXiv 1809.07599).
     """
 
-    fraction: float = 0.01
-
-    def check(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise SettingsError(f"strategy.compression.fraction must be above 0 and at most 1, not {self.fraction}")
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.01
 
     def encode(self, value: Tensor, slots: Sequence[Slot]) -> Tensor:
         count = max(1, round(self.fraction * sum(slot.tensor.numel() for slot in slots)))
@@ -147,11 +145,8 @@ class PowerSGD(Compression):
     Vogels, Karimireddy & Jaggi, 2019, "PowerSGD" (arXiv 1905.13727, algorithms 1 and 2).
     """
 
-    rank: int = 2
+    rank: Count = 2
     seed: int = 0
-
-    def check(self) -> None:
-        check_at_least(self, "strategy.compression.", rank=1)
 
     def factors(self, learner: Learner) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from roundelay.config import Count, Fraction, Positive
 from roundelay.learner import Learner
 from roundelay.strategies.bmuf import BMUF
 from roundelay.strategy import OptimizerState, Strategy
@@ -31,9 +32,9 @@ class DiLoCo(BMUF):
     algorithm 1).
     """
 
-    block: int = 500
-    momentum: float | None = 0.9  # mu
-    rate: float = 0.7  # nu
+    block: Count = 500
+    momentum: Fraction | None = 0.9  # mu
+    rate: Positive = 0.7  # nu
     optimizer_state: OptimizerState = "keep"
 
     async def consensus(self, learner: Learner) -> Tensor:

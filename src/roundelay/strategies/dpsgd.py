@@ -36,6 +36,7 @@ class DPSGD(Strategy):
     seed: int = 0  # of the random ring
 
     def check(self, size: int) -> None:
+        super().check(size)
         self._wanted().check(size)
 
     def setup(self, learner: Learner) -> None:

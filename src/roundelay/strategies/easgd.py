@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Count, Fraction, Share
 from roundelay.learner import Learner
 from roundelay.strategy import Asynchronous
 
@@ -33,16 +33,9 @@ class EASGD(Asynchronous):
     state: ClassVar[tuple[str, ...]] = ("steps", "velocity")
     servers = 1
 
-    period: int = 10  # tau
-    elasticity: float | None = None  # alpha; 0.9/N by default, 1/2 for one learner
-    momentum: float = 0.0  # delta
-
-    def check(self, size: int) -> None:
-        check_at_least(self, "strategy.", period=1)
-        if self.elasticity is not None and not 0 <= self.elasticity <= 1:
-            raise SettingsError(f"strategy.elasticity must be from 0 to 1, not {self.elasticity}")
-        if not 0 <= self.momentum < 1:
-            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
+    period: Count = 10  # tau
+    elasticity: Share | None = None  # alpha; 0.9/N by default, 1/2 for one learner
+    momentum: Fraction = 0.0  # delta
 
     def setup(self, learner: Learner) -> None:
         usual = min(0.5, 0.9 / (learner.comm.size - self.servers))  # above 1/2 a learner and the centre overshoot

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from roundelay.errors import check_at_least
+from roundelay.config import Count
 from roundelay.learner import Learner
 from roundelay.strategies.dpsgd import DPSGD
 
@@ -29,15 +29,11 @@ class GossipPGA(DPSGD):
 
     atomic_step: ClassVar[bool] = False
 
-    period: int = 10  # H
+    period: Count = 10  # H
 
     @property
     def join_interval(self) -> int:
         return self.period
-
-    def check(self, size: int) -> None:
-        super().check(size)
-        check_at_least(self, "strategy.", period=1)
 
     def overlap(self, learner: Learner) -> None:
         pass  # nothing overlaps: the weights that are mixed contain this step's gradient

@@ -55,6 +55,7 @@ class Hierarchical(Strategy):
         return self.outer.owned_parts(learner) if self.leads else ()
 
     def check(self, size: int) -> None:
+        super().check(size)
         given = self.learners_per_node
         counts = [given] if isinstance(given, int) else given
         if min(counts, default=0) < 1:

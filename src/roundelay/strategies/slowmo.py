@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Count, Fraction, Positive
 from roundelay.learner import Learner
 from roundelay.strategy import OptimizerState, Strategy
 
@@ -32,21 +32,14 @@ class SlowMo(Strategy):
     state: ClassVar[tuple[str, ...]] = ("anchor", "slow", "last_rate", "steps")
     replicated: ClassVar[tuple[str, ...]] = ("slow",)
 
-    period: int = 10  # tau, in steps
-    momentum: float = 0.5  # beta
-    slow_rate: float = 1.0  # alpha
+    period: Count = 10  # tau, in steps
+    momentum: Fraction = 0.5  # beta
+    slow_rate: Positive = 1.0  # alpha
     optimizer_state: OptimizerState = "keep"
 
     @property
     def join_interval(self) -> int:
         return self.period
-
-    def check(self, size: int) -> None:
-        check_at_least(self, "strategy.", period=1)
-        if not 0 <= self.momentum < 1:
-            raise SettingsError(f"strategy.momentum must be at least 0 and below 1, not {self.momentum}")
-        if self.slow_rate <= 0:
-            raise SettingsError(f"strategy.slow_rate must be above 0, not {self.slow_rate}")
 
     def setup(self, learner: Learner) -> None:
         self.start_from(learner, torch.zeros_like(learner.weights[: learner.tail]))

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from roundelay.errors import SettingsError, check_at_least
+from roundelay.config import Natural
+from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.compression import Compression
 from roundelay.strategy import Strategy
@@ -29,11 +30,11 @@ class Synchronous(Strategy):
     state: ClassVar[tuple[str, ...]] = ("residual", "factors")
     atomic_step: ClassVar[bool] = True
 
-    bucket_bytes: int = 0  # of a part that is averaged during the backward pass; 0: all at the end
+    bucket_bytes: Natural = 0  # of a part that is averaged during the backward pass; 0: all at the end
     compression: Compression | None = None
 
     def check(self, size: int) -> None:
-        check_at_least(self, "strategy.", bucket_bytes=0)
+        super().check(size)
         if self.compression is not None:
             self.compression.check()
             if self.bucket_bytes:

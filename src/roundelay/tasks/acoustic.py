@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.errors import DataError, SettingsError, check_at_least
+from roundelay.config import Count, Fraction, check_bounds
+from roundelay.errors import DataError, SettingsError
 from roundelay.models import AcousticModel, build_model
 from roundelay.speech.features.minibatches import Batch
 from roundelay.speech.features.network_inputs import CombinedInputs
@@ -43,11 +44,11 @@ class Acoustic(Task):
     """Kinds of features, side by side: ``plain``, and ``adapted`` if the data were prepared with --adapt."""
     ivectors: bool = False
     """Whether the speaker's vector is an input too; the data must be prepared with --ivectors."""
-    batch: int = 256
+    batch: Count = 256
     """Frames in a minibatch of one learner; chunks or utterances are chosen to give about as many frames."""
-    chunk: int = 60
+    chunk: Count = 60
     """Frames of a chunk without context."""
-    label_smoothing: float = 0.0
+    label_smoothing: Fraction = 0.0
     """Share of a target that is spread over all senones; not used in held-out losses."""
     augment: SpecAugment = field(default_factory=SpecAugment)
     train: list[str] = field(default_factory=list)
@@ -60,9 +61,7 @@ class Acoustic(Task):
     def __post_init__(self) -> None:
         if not self.data:
             raise SettingsError("data is missing; give the folder of prepared data with --data")
-        check_at_least(self, batch=1, chunk=1)
-        if not 0 <= self.label_smoothing < 1:
-            raise SettingsError(f"label_smoothing must be from 0 to less than 1, not {self.label_smoothing}")
+        check_bounds(self)
         self.prepared: PreparedData = open_prepared(self.data)
         splits = self.train or self.prepared.train_splits
         inputs = {split: self._inputs(split) for split in splits}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.errors import check_at_least
+from roundelay.config import Count, check_bounds
 from roundelay.task import Scores, Task
 
 Pair = tuple[Tensor, Tensor]
@@ -24,9 +24,9 @@ class Tiny(Task):
 
     score_names: ClassVar[tuple[str, ...]] = ("loss", "error")
 
-    frames_per_epoch: int = 6400
-    classes: int = 12
-    features: int = 20
+    frames_per_epoch: Count = 6400
+    classes: Count = 12
+    features: Count = 20
     hidden: list[int] = field(default_factory=lambda: [32, 32])
     model: Literal["dnn", "lstm"] = "dnn"
     activation: Literal["relu", "sigmoid"] = "relu"
@@ -34,11 +34,11 @@ class Tiny(Task):
     dropout: float = 0.0
     data_seed: int = 0
     model_seed: int = 0
-    batch: int = 32
+    batch: Count = 32
     """Frames in a minibatch."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, frames_per_epoch=1, classes=1, features=1, batch=1)
+        check_bounds(self)
         self.minibatches_per_epoch = -(-self.frames_per_epoch // self.batch)
         self.nominal_frames = self.batch
         self.held_out_minibatches = 4

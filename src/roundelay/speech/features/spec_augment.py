@@ -12,24 +12,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roundelay.errors import check_at_least
+from roundelay.config import Natural, Settings
 
 
 @dataclass(frozen=True)
-class SpecAugment:
+class SpecAugment(Settings):
     """Number of masks per item and their maximum widths; a mask's width is drawn from 0 up to the maximum."""
 
-    frequency_masks: int = 0
+    frequency_masks: Natural = 0
     """Number of masks over bands of the plain features; a mask is the same in all frames of an item."""
-    frequency_width: int = 6
+    frequency_width: Natural = 6
     """Maximum number of bands of a mask."""
-    time_masks: int = 0
+    time_masks: Natural = 0
     """Number of masks over frames, of all features except speaker vectors."""
-    time_width: int = 4
+    time_width: Natural = 4
     """Maximum number of frames of a mask."""
-
-    def __post_init__(self) -> None:
-        check_at_least(self, frequency_masks=0, frequency_width=0, time_masks=0, time_width=0)
 
 
 def apply_masks(x: Tensor, settings: SpecAugment, bands: int, num_audio: int) -> Tensor:

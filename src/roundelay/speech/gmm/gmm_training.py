@@ -9,7 +9,8 @@ from functools import reduce
 
 import numpy as np
 
-from roundelay.errors import DataError, SettingsError, check_at_least, suggest
+from roundelay.config import Count, check_bounds
+from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.arrays import Array, Features, Speakers, Transcripts
 from roundelay.speech.gmm.corpus_passes import (
@@ -43,12 +44,12 @@ class GmmSettings:
     """How to train an HMM-GMM."""
 
     input: Input = "fbank"  # log-mel: a DCT is taken; static cepstra; or final features, used as they are
-    num_cepstra: int = 13
-    num_senones: int = 400
-    num_gaussians: int = 2000
-    mono_gaussians: int = 800
-    mono_iterations: int = 22
-    iterations: int = 18  # of the triphone stage, and of each stage after it
+    num_cepstra: Count = 13
+    num_senones: Count = 400
+    num_gaussians: Count = 2000
+    mono_gaussians: Count = 800
+    mono_iterations: Count = 22
+    iterations: Count = 18  # of the triphone stage, and of each stage after it
     adapt: bool = False  # LDA+MLLT and fMLLR per speaker on top
     num_projected: int = 40  # features kept by LDA
     mono_hours: float = 1.0  # the flat start takes a sample of utterances of this much speech
@@ -57,8 +58,7 @@ class GmmSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least(self, "gmm.", num_cepstra=1, num_senones=1, num_gaussians=1)
-        check_at_least(self, "gmm.", mono_gaussians=1, mono_iterations=1, iterations=1)
+        check_bounds(self, "gmm.")
         if self.num_gaussians < self.num_senones:
             raise SettingsError(
                 f"gmm.num_gaussians must be at least num_senones, {self.num_senones}, not {self.num_gaussians}"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from roundelay.errors import check_at_least
+from roundelay.config import Count, check_bounds
 from roundelay.files import read_json, write_json
 from roundelay.speech.features.array_store import make_empty_folder
 from roundelay.speech.gmm.decision_tree import Tree
@@ -29,13 +29,13 @@ class LanguageSettings:
 
     arpa: Path | None = None
     """A given language model; None: estimate one from the training transcripts."""
-    order: int = 2
+    order: Count = 2
     smoothing: Literal["kneser-ney", "witten-bell"] = "kneser-ney"
     ctc: bool = False
     """Whether to make graphs for CTC too."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, "language model: ", order=1)
+        check_bounds(self, "language model: ")
 
 
 def graph_name(settings: LanguageSettings) -> str:
