@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roundelay.cli.training_display import Display
+from roundelay.cli.training_display import Display, figures, say_speed
 from roundelay.experiment.run_observer import Evaluated
 
 ABOUT = {
@@ -50,3 +50,12 @@ def test_with_json_nothing_is_told_but_what_is_noticed(capsys: pytest.CaptureFix
 
 def test_a_run_that_never_began_can_end() -> None:
     Display().ended()
+
+
+def test_errors_are_in_percent() -> None:
+    scores = {"loss": 1.23456, "error": 0.0512, "distance": 2.0}
+    assert figures(scores) == ["loss 1.2346", "error 5.12 %", "consensus distance 2.0000"]
+
+
+def test_speeds_are_short() -> None:
+    assert [say_speed(speed) for speed in (12.4, 999.0, 31_240.0)] == ["12 frames/s", "999 frames/s", "31.2 k frames/s"]

@@ -11,14 +11,23 @@ from typing import Any
 import pytest
 
 import process_jobs
+from roundelay.communicator import Communicator
+from roundelay.errors import SettingsError
+from roundelay.runs.record import Record
+from roundelay.runtimes.blocking import StrategyLock
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes import launcher as launch
-from roundelay.runtimes.processes.options import Options
-from roundelay.runtimes.processes.process_runtime import from_environment
+from roundelay.runtimes.processes.membership import GenerationAgreement
+from roundelay.runtimes.processes.options import Options, ProcessInfo, TransportName
+from roundelay.runtimes.processes.process_runtime import Endpoint, from_environment
+from roundelay.runtimes.processes.transport import shared_memory_segments as segments
+from roundelay.runtimes.processes.transport.key_value_store import start_store
+from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
+from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator
 from roundelay.runtimes.simulator.simulation import simulate
+from roundelay.runtimes.wall_clock import WallClock
 
-pytestmark = pytest.mark.slow
 KINDS = {"compute", "communicate", "wait", "serve", "evaluate"}
 
 
@@ -28,6 +37,7 @@ def simulated(settings: dict[str, Any], learners: int) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "transport"), [(2, "gloo"), (2, "shared"), (4, "shared")])
 @pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
 @pytest.mark.parametrize("adam", [False, True])
@@ -38,6 +48,7 @@ def test_same_bits_as_the_simulator(size: int, transport: str, strategy: str, ad
     assert {result["digest"] for result in results} == {simulated(settings, size)}
 
 
+@pytest.mark.slow
 def test_buckets_give_the_same_bits() -> None:
     settings: dict[str, Any] = {"strategy": "synchronous", "minibatches": 80, "task": {"width": 300}}
     whole = launch.run(process_jobs.entry("train"), settings, size=2)
@@ -45,6 +56,7 @@ def test_buckets_give_the_same_bits() -> None:
     assert {result["digest"] for result in whole} == {result["digest"] for result in parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["gloo", "shared"])
 @pytest.mark.parametrize("strategy", ["gossip", "server", "ring"])
 def test_asynchronous_strategies_train(strategy: str, transport: str) -> None:
@@ -55,6 +67,7 @@ def test_asynchronous_strategies_train(strategy: str, transport: str) -> None:
     assert results[0]["loss"] < 0.7
 
 
+@pytest.mark.slow
 def test_what_is_recorded(tmp_path: Path) -> None:
     settings = {"strategy": "gossip", "minibatches": 80, "task": {"pause_seconds": 0.004}}
     launch.run(process_jobs.entry("train"), settings, size=2, folder=tmp_path, options=Options(slow={1: 3.0}))
@@ -82,3 +95,37 @@ def test_no_environment_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert from_environment() is None
     assert environment.find({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script is no step"
+
+
+# -- which transport learners use together ---------------------------------------------------------------------------
+
+
+def endpoint(transport: TransportName, host: str = "here", device: str = "cpu") -> Endpoint:
+    return Endpoint(ProcessInfo(0, 1, host=host), transport, device, lambda reason: None)
+
+
+def connect(one: Endpoint, addresses: list[dict[str, Any]]) -> Communicator:
+    store, _ = start_store("127.0.0.1")
+    agreement = GenerationAgreement(0, list(range(len(addresses))), {}, addresses)
+    recorder = WallClock(Record(None, clock="wall"), 0, 1)
+    session, comm = one.connect(agreement, 0, StrategyLock(), recorder, store)
+    session.close()
+    return comm
+
+
+@pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
+def test_memory_is_shared_if_all_members_can() -> None:
+    one = endpoint("auto")
+    assert isinstance(connect(one, [one.address]), SharedMemoryCommunicator)
+    for chosen in (endpoint("gloo"), endpoint("auto", device="cuda")):
+        assert chosen.address["memory"] is None
+        assert isinstance(connect(chosen, [chosen.address]), TorchCommunicator)
+
+
+@pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
+@pytest.mark.parametrize("other", [{"host": "there", "memory": {}}, {"host": "here", "memory": None}])
+def test_shared_memory_that_some_member_lacks_is_refused(other: dict[str, Any]) -> None:
+    one = endpoint("shared")
+    with pytest.raises(SettingsError, match="cannot share memory; use gloo"):
+        connect(one, [one.address, other])
+    one.close()
