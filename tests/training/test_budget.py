@@ -101,9 +101,6 @@ def test_empty_budgets_are_refused(settings: dict[str, int]) -> None:
         Budget(**{"minibatches_per_epoch": 1, "total": 1} | settings)
 
 
-# -- intervals are divided, passed and handed out --------------------------------------------------------------------
-
-
 def make(intervals: Sequence[SyncInterval], strategy: Strategy | None = None) -> Agenda:
     """Return the agenda of a learner that is alone."""
     member = Member(Learner(nn.Linear(2, 1)), strategy or Synchronous(), LocalRuntime())

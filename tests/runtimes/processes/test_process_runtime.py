@@ -28,6 +28,7 @@ from roundelay.runtimes.processes.transport.torch_communicator import TorchCommu
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.runtimes.wall_clock import WallClock
 
+pytestmark = pytest.mark.slow
 KINDS = {"compute", "communicate", "wait", "serve", "evaluate"}
 
 
@@ -37,7 +38,6 @@ def simulated(settings: dict[str, Any], learners: int) -> str:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "transport"), [(2, "gloo"), (2, "shared"), (4, "shared")])
 @pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
 @pytest.mark.parametrize("adam", [False, True])
@@ -48,7 +48,6 @@ def test_same_bits_as_the_simulator(size: int, transport: str, strategy: str, ad
     assert {result["digest"] for result in results} == {simulated(settings, size)}
 
 
-@pytest.mark.slow
 def test_buckets_give_the_same_bits() -> None:
     settings: dict[str, Any] = {"strategy": "synchronous", "minibatches": 80, "task": {"width": 300}}
     whole = launch.run(process_jobs.entry("train"), settings, size=2)
@@ -56,7 +55,6 @@ def test_buckets_give_the_same_bits() -> None:
     assert {result["digest"] for result in whole} == {result["digest"] for result in parts}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["gloo", "shared"])
 @pytest.mark.parametrize("strategy", ["gossip", "server", "ring"])
 def test_asynchronous_strategies_train(strategy: str, transport: str) -> None:
@@ -67,7 +65,6 @@ def test_asynchronous_strategies_train(strategy: str, transport: str) -> None:
     assert results[0]["loss"] < 0.7
 
 
-@pytest.mark.slow
 def test_what_is_recorded(tmp_path: Path) -> None:
     settings = {"strategy": "gossip", "minibatches": 80, "task": {"pause_seconds": 0.004}}
     launch.run(process_jobs.entry("train"), settings, size=2, folder=tmp_path, options=Options(slow={1: 3.0}))
@@ -95,9 +92,6 @@ def test_no_environment_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert from_environment() is None
     assert environment.find({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script is no step"
-
-
-# -- which transport learners use together ---------------------------------------------------------------------------
 
 
 def endpoint(transport: TransportName, host: str = "here", device: str = "cpu") -> Endpoint:
