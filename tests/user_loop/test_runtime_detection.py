@@ -30,7 +30,7 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 def test_a_record_is_not_overwritten_but_may_be_continued(tmp_path: Path) -> None:
     _, end = detect_runtime(tmp_path, resumed=False)
     end()
-    with pytest.raises(SettingsError, match="has a record already; give record= a new folder"):
+    with pytest.raises(SettingsError, match="give record= a new folder"):
         detect_runtime(tmp_path, resumed=False)
     _, end = detect_runtime(tmp_path, resumed=True)
     end()
