@@ -92,8 +92,8 @@ def test_patience_ends_a_run_early() -> None:
 
 
 def test_a_score_that_the_task_does_not_have_is_named_at_once() -> None:
-    with pytest.raises(SettingsError, match="keep.metric: unknown score 'eror'; did you mean 'error'"):
-        Experiment.of({"task": {"name": "tiny"}, "keep": {"metric": "eror"}}).job()
+    with pytest.raises(SettingsError, match="keep.metric: unknown score 'losss'; did you mean 'loss'"):
+        Experiment.of({"task": {"name": "tiny"}, "keep": {"metric": "losss"}}).job()
 
 
 def test_learners_need_no_cluster() -> None:
