@@ -70,16 +70,6 @@ def test_named_kinds() -> None:
         config.build_named(STRATEGIES, {"period": 5}, "strategy")
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_every_strategys_settings_survive_a_round_trip(name: str, tmp_path: Path) -> None:
-    experiment = Experiment(task={"name": "tiny"}, strategy=STRATEGIES[name](), learners=4)
-    path = tmp_path / "settings.toml"
-    path.write_text(config.dump(experiment), encoding="utf-8")
-    again = Experiment.read(path)
-    assert again.strategy == experiment.strategy
-    assert again.plain() == experiment.plain()
-
-
 def test_assignments() -> None:
     table: dict[str, object] = {"a": {"b": 1}}
     for assignment in ("a.b=2.5", "a.c=word", 'd.e="quoted"', "f=[1, 2]", "g=true"):
@@ -110,38 +100,6 @@ KEYS = st.sampled_from(["task", "strategy", "optimizer", "budget", "batch", "lea
 def test_any_settings_build_or_are_refused_with_a_line(table: dict[str, object]) -> None:
     with contextlib.suppress(RoundelayError):  # anything else would be a crash
         config.build(Experiment, table, "x.toml")
-
-
-def test_batch_sizes_and_budgets() -> None:
-    def made(**more: object) -> Experiment:
-        return config.build(Experiment, {"task": {"name": "tiny"}} | more, "x.toml")
-
-    assert made(batch={"size": 8}).job().task.nominal_frames == 8
-    assert made(batch={"total": 64}, learners=4).job().task.nominal_frames == 16
-    assert made(budget={"epochs": 0.5}).job().budget.total == 100
-    assert made(budget={"minibatches": 7}).job().budget.total == 7
-    assert made(budget={"shards": "private"}, learners=3).job().budget.shards == 3
-    with pytest.raises(SettingsError, match="batch.total = 10 does not divide by learners = 4"):
-        made(batch={"total": 10}, learners=4).job()
-    with pytest.raises(SettingsError, match="batch: size and total are both given"):
-        made(batch={"total": 10, "size": 3})
-    with pytest.raises(SettingsError, match="budget: epochs and minibatches are both given"):
-        made(budget={"epochs": 1, "minibatches": 3})
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        ({"name": "SDG"}, "optimizer.name: unknown 'SDG'; did you mean 'SGD'?"),
-        ({"name": "SGD", "momentm": 0.9}, "optimizer: unknown key 'momentm'; did you mean 'momentum'?"),
-        ({"name": "SGD", "lr": -1.0}, "optimizer: Invalid learning rate"),
-    ],
-)
-def test_optimizers(optimizer: dict[str, object], message: str) -> None:
-    experiment = Experiment(task={"name": "tiny"}, optimizer=optimizer)
-    with pytest.raises(SettingsError) as caught:
-        experiment.job()
-    assert str(caught.value).startswith(message)
 
 
 @dataclass(frozen=True)

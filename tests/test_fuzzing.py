@@ -22,7 +22,7 @@ from roundelay.corpora.data_directory import read_split
 from roundelay.errors import RoundelayError
 from roundelay.experiment.settings import Experiment
 from roundelay.files import read_json
-from roundelay.formats import audio_files as audio
+from roundelay.formats import audio_files
 from roundelay.formats.alignment_files import read_ctm, read_labels, read_mlf, read_runs, read_textgrid
 from roundelay.formats.kaldi_archives import read_integers, read_matrices, read_scp
 from roundelay.formats.text_tables import read_table
@@ -146,8 +146,8 @@ seconds = 0.1
 SPLIT = (("text", b"a YES NO\n"), ("utt2spk", b"a s\n"), ("a.wav", _wav()))
 
 READERS = {
-    "wav": Reader(lambda path: audio.read(path, rate=None), _wav(), "a.wav"),
-    "sphere": Reader(lambda path: audio.read(path, rate=None), _sphere(), "a.sph"),
+    "wav": Reader(lambda path: audio_files.read(path, rate=None), _wav(), "a.wav"),
+    "sphere": Reader(lambda path: audio_files.read(path, rate=None), _sphere(), "a.sph"),
     "tensors": Reader(lambda path: read_tensors(path, "model"), _tensors()),
     "store": Reader(
         lambda path: [np.asarray(rows) for rows in ArrayStore(path.parent).values()],

@@ -83,7 +83,26 @@ SUBJECTS = {
     "tasks/test_trained_run.py": "from prepared data to words",
 }
 # and modules without a test file of their own.
-ELSEWHERE: dict[str, str] = {}
+RANKS = "starts ranks by mpiexec, as runtimes/mpi/test_mpi_runtime.py does"
+ELSEWHERE = {
+    "__main__": "one call, by cli/test_train.py in a process of its own",
+    "_version": "one number",
+    "runtime": "protocols; runtimes/test_single_learner.py has the shortest of its implementations",
+    "training.observer": "types of training/test_evaluation.py",
+    "runtimes.processes.options": "types of runtimes/processes/test_process_runtime.py",
+    "runtimes.processes.external_launch": "needs torchrun, as in cli/test_resume.py",
+    "runtimes.processes.fork_server": "a process of its own, by runtimes/processes/test_launcher.py",
+    "runtimes.processes.learner_process": "a process of its own, by runtimes/processes/test_launcher.py",
+    "runtimes.processes.transport.torch_communicator": (
+        "beside shared memory in runtimes/processes/transport/test_shared_memory_communicator.py"
+    ),
+    "runtimes.mpi.collectives": RANKS,
+    "runtimes.mpi.mpi_communicator": RANKS,
+    "runtimes.mpi.mpi_launcher": RANKS,
+    "runtimes.mpi.mpi_messages": RANKS,
+    "runtimes.mpi.progress_engine": RANKS,
+    "runtimes.mpi.shared_counter": RANKS,
+}
 
 
 class Import(NamedTuple):

@@ -15,8 +15,8 @@ import torch
 
 from contract_jobs import MINIBATCHES, entry, job_of
 from roundelay.runtimes.cluster import Cluster
-from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.mpi import mpi_launcher
+from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.simulator.simulation import replay
 from roundelay.strategies import STRATEGIES
 from strategy_cases import CASES, fitting
@@ -53,7 +53,7 @@ def check(case: str, learners: int, results: list[dict[str, Any]]) -> None:
 def test_processes(case: str, learners: int) -> None:
     strategy = CASES[case]()
     learners = fitting(strategy, learners)
-    results = launch.run(entry("train"), case, size=learners + strategy.servers)
+    results = launcher.run(entry("train"), case, size=learners + strategy.servers)
     check(case, learners, results)
 
 
@@ -67,7 +67,7 @@ def ranks(request: pytest.FixtureRequest) -> dict[int, dict[str, list[dict[str, 
         strategy = CASES[case]()
         by_size.setdefault(fitting(strategy, request.param) + strategy.servers, []).append(case)
     for size, cases in by_size.items():
-        results = mpi_launch.run(entry("train_under_mpi"), cases, size=size)  # type: ignore[arg-type]  # any JSON
+        results = mpi_launcher.run(entry("train_under_mpi"), cases, size=size)  # type: ignore[arg-type]  # any JSON
         for index, case in enumerate(cases):
             found[request.param][case] = [result[index] for result in results]
     return found

@@ -46,11 +46,11 @@ def train(runtime: Any, case: str) -> dict[str, Any]:
 
 def train_under_mpi(runtime: Any, cases: list[str]) -> list[dict[str, Any]]:
     """Train all cases one after another in one job."""
-    from roundelay.runtimes.mpi import mpi_runtime as mpi
+    from roundelay.runtimes.mpi import mpi_runtime
 
     results = []
     for case in cases:
-        own = mpi.runtime(None)
+        own = mpi_runtime.runtime(None)
         results.append(train(own, case))
         own.finish()
     return results

@@ -23,7 +23,7 @@ import process_jobs
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.cluster import Fault as ClusterFault
 from roundelay.runtimes.fault_plan import FaultPlan
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.options import Options
 from roundelay.runtimes.simulator.simulation import simulate
 from roundelay.strategies import STRATEGIES
@@ -130,7 +130,9 @@ def run(
         thread.start()
     entry = process_jobs.entry("train_traced")
     settings = {**settings, "folder": str(folder)}
-    results = launch.run(entry, settings, size=size, folder=folder, options=options, faults=FaultPlan(rejoins=restarts))
+    results = launcher.run(
+        entry, settings, size=size, folder=folder, options=options, faults=FaultPlan(rejoins=restarts)
+    )
     for thread in threads:
         thread.join()
     steps: dict[int, list[tuple[float, int]]] = {}
@@ -183,4 +185,4 @@ def cycle_simulated(turn: int) -> None:
 
 def cycle_processes() -> None:
     """Start and stop a run on two processes."""
-    launch.run(process_jobs.entry("train"), {"strategy": "gossip", "minibatches": 6}, size=2)
+    launcher.run(process_jobs.entry("train"), {"strategy": "gossip", "minibatches": 6}, size=2)

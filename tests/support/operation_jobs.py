@@ -1,4 +1,4 @@
-"""Every verb of a communicator, checked from inside learners' processes; an entry for `launch.run`."""
+"""Every operation of a communicator, checked from inside learners' processes; an entry for `launcher.run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roundelay.strategy import Strategy
 
 
 def entry(name: str) -> str:
-    """Name a function of this file for `launch.run`."""
+    """Name a function of this file for `launcher.run`."""
     return f"{Path(__file__).resolve()}:{name}"
 
 

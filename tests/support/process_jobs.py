@@ -99,7 +99,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 def entry(name: str) -> str:
-    """Name a function of this file for `launch.run`."""
+    """Name a function of this file for `launcher.run`."""
     return f"{Path(__file__).resolve()}:{name}"
 
 

@@ -19,15 +19,14 @@ from hypothesis import strategies as st
 
 import roundelay.training.checkpoint_files
 from command_line import ROUNDELAY
-from roundelay.errors import CheckpointError, NumericalError, SettingsError
-from roundelay.experiment.retry import run_with_retries
+from roundelay.errors import CheckpointError
 from roundelay.optim.schedules import Newbob
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
 from roundelay.strategies import BMUF, Averaging, Synchronous
 from roundelay.training.checkpoint_files import CheckpointId, Checkpoints, Saver, newest_complete
 from roundelay.training.loop import Training
 from roundelay.training.rank_state import RankState
-from roundelay.training.training_settings import CheckpointSettings, GuardSettings
+from roundelay.training.training_settings import CheckpointSettings
 from stopped_simulations import Stopped, events, job_of, run_in
 from tiny_jobs import Watching
 
@@ -171,21 +170,6 @@ def test_half_written_files_are_cleared_away(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".*"))
 
 
-@pytest.mark.parametrize(
-    ("given_settings", "said"),
-    [
-        ({"every_frames": 0}, "every_frames must be at least 1"),
-        ({"every_minutes": -1.0}, "every_minutes must be above 0"),
-        ({"keep": 0}, "keep must be at least 1"),
-        ({"every_frames": 5, "every_minutes": 1.0}, "both given"),
-        ({"retry_minutes": -1.0}, "retry_minutes must be at least 0"),
-    ],
-)
-def test_settings_that_cannot_be(given_settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
-        CheckpointSettings(**given_settings)
-
-
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
@@ -258,83 +242,6 @@ def test_by_minutes_the_place_is_foreseen(tmp_path: Path) -> None:
 
 
 # -- numbers that are none --------------------------------------------------------------------------------------------
-
-
-class Exploding:
-    """A task whose loss is not finite at one minibatch, as long as the learning rate is what it was."""
-
-    def __init__(self, job: Any, minibatches: set[tuple[int, int]], below: float = 1.0) -> None:
-        self.gradient, self.minibatches, self.below = job.task.gradient, minibatches, below
-        load = job.task.load
-        self.now = (0, 0)
-
-        def loading(epoch: int, index: int) -> Any:
-            self.now = (epoch, index)
-            return load(epoch, index)
-
-        job.task.load, job.task.gradient = loading, self.explode
-
-    def explode(self, learner: Any, batch: Any) -> float:
-        loss = float(self.gradient(learner, batch))
-        if self.now in self.minibatches and learner.lr_factor >= self.below:
-            learner.grad.fill_(float("nan"))
-            return float("nan")
-        return loss
-
-
-def test_a_loss_that_is_not_finite_stops(tmp_path: Path) -> None:
-    job = job_of(Synchronous())
-    Exploding(job, {(1, 3)})
-    with pytest.raises(NumericalError, match="the loss is nan at minibatch 3 of epoch 1"):
-        run_in(tmp_path, job, 2)
-
-
-@pytest.mark.parametrize("strategy", [Synchronous(), Synchronous(bucket_bytes=128), BMUF(block=3)])
-def test_a_minibatch_is_skipped(strategy: Any, tmp_path: Path) -> None:
-    job = job_of(strategy, guard=GuardSettings(nonfinite="skip"))
-    Exploding(job, {(1, 3), (2, 5)})
-    outcome = run_in(tmp_path, job, 2)
-    assert bool(torch.isfinite(outcome.consensus).all())
-    skipped = [(event["epoch"], event["index"]) for event in events(tmp_path) if event["event"] == "skipped"]
-    assert skipped == [(1, 3), (2, 5)]
-    trained = {event["minibatch"] for event in events(tmp_path) if event["event"] == "step"}
-    assert trained == set(range(60)) - {23, 45}
-
-
-def test_too_many_skips_are_an_error(tmp_path: Path) -> None:
-    job = job_of(Synchronous(), guard=GuardSettings(nonfinite="skip", max_skips=2))
-    Exploding(job, {(1, index) for index in range(20)})
-    with pytest.raises(NumericalError, match="2 minibatches before it were skipped"):
-        run_in(tmp_path, job, 1)
-
-
-def test_rolls_back_with_a_lower_rate(tmp_path: Path) -> None:
-    guard = GuardSettings(nonfinite="rollback", lr_factor=0.5)
-
-    def attempt(lower: float) -> SimulationOutcome[Training]:
-        job = job_of(Synchronous(), guard=guard)
-        job.lr_factor = lower
-        Exploding(job, {(1, 3)}, below=0.3)  # two rollbacks it takes
-        return run_in(tmp_path, job, 2)
-
-    outcome = run_with_retries(attempt, tmp_path, guard)
-    assert outcome.trainings[0].learner.rollback_lr_factor == 0.25
-    resumed = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
-    rates = [(event["minibatch"], event["rate"]) for event in resumed if event["event"] == "resumed"]
-    assert rates == [(21, 0.25)]  # the record is that of the last attempt
-
-
-def test_rollbacks_come_to_an_end(tmp_path: Path) -> None:
-    guard = GuardSettings(nonfinite="rollback", max_rollbacks=3)
-    rates = []
-
-    def attempt(lower: float) -> None:
-        rates.append(lower)
-        raise NumericalError("learner 0: the loss is nan")
-
-    with pytest.raises(NumericalError, match="the loss is nan"):
-        run_with_retries(attempt, tmp_path, guard)
-    assert rates == [1.0, 0.5, 0.25, 0.125]
 
 
 # -- disks ------------------------------------------------------------------------------------------------------------

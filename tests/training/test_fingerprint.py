@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from roundelay.errors import Mismatch
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.training.fingerprint import compare, fingerprint
 
 SETTINGS: dict[str, Any] = {"learners": 2, "strategy": {"name": "bmuf", "block": 50}, "task": {"name": "tiny"}}
@@ -68,4 +68,4 @@ def train_differently(runtime: Any, settings: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_on_processes_the_run_ends_before_it_begins() -> None:
     with pytest.raises(Mismatch, match=r"differ in clip: 1.0 and 2.0"):
-        launch.run(f"{Path(__file__).resolve()}:train_differently", SETTINGS, size=2)
+        launcher.run(f"{Path(__file__).resolve()}:train_differently", SETTINGS, size=2)

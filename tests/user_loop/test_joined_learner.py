@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import roundelay
 from command_line import ROUNDELAY
 from roundelay.errors import CheckpointError, NumericalError, SettingsError
-from roundelay.runtimes.mpi import mpi_launcher as mpi_launch
+from roundelay.runtimes.mpi import mpi_launcher
 from roundelay.runtimes.single_learner import LocalRuntime
 from roundelay.user_loop.joined_learner import JoinedLearner
 
@@ -328,7 +328,7 @@ def test_loops_after_one_another_are_recorded_under_torchrun(tmp_path: Path) -> 
 def test_loops_after_one_another_are_recorded_under_mpi(tmp_path: Path) -> None:
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed")
-    command = [*mpi_launch.find_mpiexec(), "-n", "2", sys.executable, "-c", AGAIN, str(tmp_path)]
+    command = [*mpi_launcher.find_mpiexec(), "-n", "2", sys.executable, "-c", AGAIN, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     check_records(tmp_path, "mpi")

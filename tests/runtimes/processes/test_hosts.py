@@ -18,7 +18,7 @@ import process_jobs
 from fault_runs import await_true, lines_of
 from host_launchers import outcome, start, two_namespaces
 from roundelay.errors import CommunicationError, SettingsError
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.hosts import Hosts, rendezvous, share
 from roundelay.runtimes.processes.transport.key_value_store import start_store
 
@@ -42,22 +42,22 @@ def test_bad_numbers_of_hosts() -> None:
     with pytest.raises(SettingsError, match="at least 1, not 0"):
         Hosts("127.0.0.1:29500", 0).parse()
     with pytest.raises(SettingsError, match="2 are too few for 3 hosts"):
-        launch.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts("127.0.0.1:29500", 3))
+        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts("127.0.0.1:29500", 3))
 
 
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"rendezvous 127.0.0.1:{port}: the port is in use; choose another"):
-            launch.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(f"127.0.0.1:{port}", 2))
+            launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(f"127.0.0.1:{port}", 2))
 
 
 def test_a_host_that_never_comes() -> None:
     at = f"127.0.0.1:{free_port()}"
     with pytest.raises(CommunicationError, match=r"only 1 of 2 hosts came in 0\.3 s"):
-        launch.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, timeout_seconds=0.3))
+        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, timeout_seconds=0.3))
     with pytest.raises(CommunicationError, match=r"the first host did not come in 0\.3 s"):
-        launch.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, number=1, timeout_seconds=0.3))
+        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, number=1, timeout_seconds=0.3))
 
 
 def test_one_host_too_many() -> None:
@@ -110,7 +110,7 @@ def test_two_launchers_on_one_machine(tmp_path: Path) -> None:
     hosts = [start({**what, "hosts": {"rendezvous": at, "count": 2, "number": number}}) for number in (0, 1)]
     first, second = (outcome(host) for host in hosts)
     assert first == second
-    local = launch.run(process_jobs.entry("train"), settings, size=2)
+    local = launcher.run(process_jobs.entry("train"), settings, size=2)
     assert [result["digest"] for result in first] == [result["digest"] for result in local]
 
 
@@ -189,5 +189,5 @@ def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
-    local = launch.run(process_jobs.entry("train"), {"strategy": "synchronous", "minibatches": 40}, size=2)
+    local = launcher.run(process_jobs.entry("train"), {"strategy": "synchronous", "minibatches": 40}, size=2)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == [result["digest"] for result in local]

@@ -20,13 +20,13 @@ from roundelay import errors
 from roundelay.errors import CommunicationError, NumericalError, RoundelayError, SettingsError
 from roundelay.runs.record import merge_records
 from roundelay.runtimes.entry_point import find_entry, rebuild_error
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.options import Options
 
 
 def test_bad_arguments() -> None:
     with pytest.raises(SettingsError, match="at least 1, not 0"):
-        launch.run(process_jobs.entry("train"), {}, size=0)
+        launcher.run(process_jobs.entry("train"), {}, size=0)
     with pytest.raises(SettingsError, match="package.module:function"):
         find_entry("nothing")
     with pytest.raises(SettingsError, match="no file"):
@@ -58,7 +58,7 @@ def test_records_are_merged_by_time(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_results_come_in_order_and_threads_are_set() -> None:
-    results = launch.run(process_jobs.entry("tell"), {"greeting": "grüß Gott"}, size=3, options=Options(threads=2))
+    results = launcher.run(process_jobs.entry("tell"), {"greeting": "grüß Gott"}, size=3, options=Options(threads=2))
     assert [result["learner"] for result in results] == [0, 1, 2]
     assert {result["greeting"] for result in results} == {"grüß Gott"}
     assert {result["threads"] for result in results} == {2}
@@ -69,10 +69,10 @@ def test_results_come_in_order_and_threads_are_set() -> None:
 def test_a_learner_that_raises_ends_all() -> None:
     began = time.monotonic()
     with pytest.raises(NumericalError) as numerical:
-        launch.run(process_jobs.entry("fail"), {"learner": 1, "how": "roundelay"}, size=3)
+        launcher.run(process_jobs.entry("fail"), {"learner": 1, "how": "roundelay"}, size=3)
     assert str(numerical.value) == "learner 1: the loss is nan"
     with pytest.raises(RoundelayError) as raised:
-        launch.run(process_jobs.entry("fail"), {"learner": 2, "how": "foreign"}, size=3)
+        launcher.run(process_jobs.entry("fail"), {"learner": 2, "how": "foreign"}, size=3)
     assert str(raised.value) == "learner 2: ValueError: what is this?"
     assert "in fail" in "".join(raised.value.__notes__), "with the traceback of its process"
     assert time.monotonic() - began < 60
@@ -82,16 +82,16 @@ def test_a_learner_that_raises_ends_all() -> None:
 @pytest.mark.slow
 def test_a_learner_whose_serving_raises_ends_all() -> None:
     with pytest.raises(RoundelayError) as raised:
-        launch.run(process_jobs.entry("fail_serving"), {}, size=2)
+        launcher.run(process_jobs.entry("fail_serving"), {}, size=2)
     assert str(raised.value) in {f"learner {k}: ValueError: will not serve" for k in range(2)}
 
 
 @pytest.mark.slow
 def test_nobody_left() -> None:
     with pytest.raises(CommunicationError, match="no learner is left: learner 0 ended by SIGKILL"):
-        launch.run(process_jobs.entry("fail"), {"learner": 0, "how": "kill"}, size=1)
+        launcher.run(process_jobs.entry("fail"), {"learner": 0, "how": "kill"}, size=1)
     with pytest.raises(CommunicationError, match="exit status 7"):
-        launch.run(process_jobs.entry("fail"), {"learner": 0, "how": "exit"}, size=1)
+        launcher.run(process_jobs.entry("fail"), {"learner": 0, "how": "exit"}, size=1)
 
 
 @pytest.mark.slow
@@ -102,10 +102,10 @@ def test_no_leaks() -> None:
     def count() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-    launch.run(process_jobs.entry("train"), settings, size=2)
+    launcher.run(process_jobs.entry("train"), settings, size=2)
     before = count()
     for _ in range(20):
-        launch.run(process_jobs.entry("train"), settings, size=2)
+        launcher.run(process_jobs.entry("train"), settings, size=2)
     assert count() <= before
     assert not learners_of(os.getpid())
 
@@ -142,12 +142,12 @@ def await_end(processes: list[int], seconds: float = 20.0) -> list[int]:
 
 
 @contextlib.contextmanager
-def launcher(tmp_path: Path, **settings: Any) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def started_launcher(tmp_path: Path, **settings: Any) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """Run a launcher whose learners train for long; yield it and its learners, once they train."""
     code = (
         "import json, sys\nsys.path.insert(0, sys.argv[1])\nimport process_jobs\n"
-        "from roundelay.runtimes.processes import launcher as launch\n"
-        "try:\n    launch.run(process_jobs.entry('train_traced'), json.loads(sys.argv[2]), size=3)\n"
+        "from roundelay.runtimes.processes import launcher\n"
+        "try:\n    launcher.run(process_jobs.entry('train_traced'), json.loads(sys.argv[2]), size=3)\n"
         "except KeyboardInterrupt:\n    sys.exit(130)\n"
     )
     wanted = {"strategy": "gossip", "minibatches": 10**6, "task": {"pause_seconds": 0.01}, **settings}
@@ -171,7 +171,7 @@ def launcher(tmp_path: Path, **settings: Any) -> Iterator[tuple[subprocess.Popen
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_interrupt(tmp_path: Path, whole_group: bool) -> None:
-    with launcher(tmp_path) as (process, everyone):
+    with started_launcher(tmp_path) as (process, everyone):
         if whole_group:
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         else:
@@ -185,13 +185,13 @@ def test_interrupt(tmp_path: Path, whole_group: bool) -> None:
 @pytest.mark.slow
 def test_told_to_end_in_the_middle_of_anything(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CommunicationError, match="no learner is left: learner 0 ended by exit status"):
-        launch.run(process_jobs.entry("end_while_waiting"), {"strategy": "gossip", "minibatches": 10}, size=1)
+        launcher.run(process_jobs.entry("end_while_waiting"), {"strategy": "gossip", "minibatches": 10}, size=1)
     assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_killed_launcher_leaves_nobody(tmp_path: Path) -> None:
-    with launcher(tmp_path) as (process, everyone):
+    with started_launcher(tmp_path) as (process, everyone):
         os.kill(everyone[-1], signal.SIGSTOP)  # not even one that cannot hear
         process.kill()
         process.wait(30)
@@ -200,7 +200,7 @@ def test_a_killed_launcher_leaves_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_fork_server_ends_the_run(tmp_path: Path) -> None:
-    with launcher(tmp_path) as (process, everyone):
+    with started_launcher(tmp_path) as (process, everyone):
         os.kill(children_of(process.pid)[0], signal.SIGKILL)
         assert process.wait(30) == 1
         assert process.stderr is not None

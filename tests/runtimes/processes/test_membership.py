@@ -14,7 +14,7 @@ import pytest
 import fault_runs
 import process_jobs
 from fault_runs import Fault
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.membership import (
     MembershipProtocol,
     announce_end,
@@ -104,7 +104,7 @@ def test_a_learner_that_never_wakes_is_ended(tmp_path: Path) -> None:
 def test_a_stopped_learner_is_let_in_again(transport: str, tmp_path: Path) -> None:
     options = Options(transport=transport, heartbeat_timeout=1.0)  # type: ignore[arg-type]  # one of its literals
     told = {"stopped": 1, "folder": str(tmp_path)}
-    results = launch.run(process_jobs.entry("come_back"), told, size=3, options=options)
+    results = launcher.run(process_jobs.entry("come_back"), told, size=3, options=options)
     assert [result["rank"] for result in results] == [0, 2, 1], "newcomers come last"
     assert {result["size"] for result in results} == {3}
     assert {result["mean"] for result in results} == {1.0}

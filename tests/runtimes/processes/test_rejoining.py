@@ -22,7 +22,7 @@ from fault_runs import Fault
 from roundelay.cli.train import command
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.fault_plan import FaultPlan, parse
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.options import Options
 from roundelay.strategies import STRATEGIES
 
@@ -94,8 +94,8 @@ def test_a_stopped_learner_comes_back_and_trains(strategy: str, tmp_path: Path) 
 @pytest.mark.slow
 def test_one_that_keeps_dying_is_given_up() -> None:
     with pytest.raises(CommunicationError, match="no learner is left"):
-        launch.run(process_jobs.entry("fail"), {"learner": 0, "how": "kill"}, size=1, faults=FaultPlan(rejoins=3))
-    results = launch.run(process_jobs.entry("die_or_train"), {"learner": 1}, size=3, faults=FaultPlan(rejoins=1))
+        launcher.run(process_jobs.entry("fail"), {"learner": 0, "how": "kill"}, size=1, faults=FaultPlan(rejoins=3))
+    results = launcher.run(process_jobs.entry("die_or_train"), {"learner": 1}, size=3, faults=FaultPlan(rejoins=1))
     assert [result is None for result in results] == [False, True, False]
 
 
@@ -103,7 +103,9 @@ def test_one_that_keeps_dying_is_given_up() -> None:
 def test_faults_happens_and_is_written_down(tmp_path: Path) -> None:
     events = parse("kill 1 at 300ms; stop 0 for 100ms at 400ms; slow 2 x3 at 200ms", 3)
     given = {**settings("gossip", 300), "folder": str(tmp_path)}
-    launch.run(process_jobs.entry("train_traced"), given, size=3, folder=tmp_path, faults=FaultPlan(events, rejoins=1))
+    launcher.run(
+        process_jobs.entry("train_traced"), given, size=3, folder=tmp_path, faults=FaultPlan(events, rejoins=1)
+    )
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     told = [(line["member"], line["kind"]) for line in lines if line["event"] == "fault"]
     assert told == [("learner 2", "slow"), ("learner 1", "kill"), ("learner 0", "stop"), ("learner 0", "continue")]
@@ -114,11 +116,11 @@ def test_faults_happens_and_is_written_down(tmp_path: Path) -> None:
 def test_faults_that_never_happens_is_an_error(tmp_path: Path) -> None:
     events = parse("kill 1 at 1h", 2)
     with pytest.raises(SettingsError, match="kill 1 at 3600s never happened"):
-        launch.run(
+        launcher.run(
             process_jobs.entry("train"), settings("gossip", 20), size=2, folder=tmp_path, faults=FaultPlan(events)
         )
     with pytest.raises(SettingsError, match="in the simulator only"):
-        launch.run(
+        launcher.run(
             process_jobs.entry("train"), settings("gossip", 20), size=2, faults=FaultPlan(parse("isolate 1 for 2s", 2))
         )
 

@@ -10,7 +10,7 @@ import torch
 
 import user_loop_jobs
 from ddp_jobs import entry
-from roundelay.runtimes.processes import launcher as launch
+from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.options import Options
 from roundelay.strategies import STRATEGIES
 from tiny_jobs import sgd, simulated, tiny_job
@@ -22,19 +22,19 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_synchronous_equals_ddp(optimizer: str, bucket_bytes: int, tmp_path: Path) -> None:
     settings = {"optimizer": optimizer, "meet": str(tmp_path / "meet"), "bucket_bytes": bucket_bytes}
-    assert max(launch.run(entry("beside_ddp"), settings, size=2)) <= 1e-6
+    assert max(launcher.run(entry("beside_ddp"), settings, size=2)) <= 1e-6
 
 
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_a_collective_that_overtakes_another_leaves_it_alone(size: int, transport: Literal["shared", "gloo"]) -> None:
     for sizes in ([32, 128], [100, 104]):
-        assert launch.run(entry("overlapping"), sizes, size=size, options=Options(transport=transport)) == [[]] * size
+        assert launcher.run(entry("overlapping"), sizes, size=size, options=Options(transport=transport)) == [[]] * size
 
 
 @pytest.mark.parametrize("strategy", ["synchronous", "averaging"])
 def test_four_over_gloo_are_close_to_the_simulator(strategy: str) -> None:
-    results = launch.run(entry("train_tiny"), strategy, size=4, options=Options(transport="gloo"))
+    results = launcher.run(entry("train_tiny"), strategy, size=4, options=Options(transport="gloo"))
     job = tiny_job(STRATEGIES[strategy](), minibatches=200, optimizer=sgd(0.05, 0.9))
     expected = simulated(job, 4).consensus
     for result in results:
@@ -46,7 +46,7 @@ def test_four_over_gloo_are_close_to_the_simulator(strategy: str) -> None:
 def test_a_loop_of_the_users_own_goes_on_after_a_loss(strategy: str, own: bool) -> None:
     servers = STRATEGIES[strategy]().servers
     settings = {"strategy": strategy, "victim": servers + 2, "own": own}
-    results = [r for r in launch.run(user_loop_jobs.entry("loop"), settings, size=4 + servers) if r is not None]
+    results = [r for r in launcher.run(user_loop_jobs.entry("loop"), settings, size=4 + servers) if r is not None]
     assert len(results) == 3 + servers
     assert all(result["weights"] == results[0]["weights"] for result in results)
     if not own:  # its own minibatches are gone with the victim

@@ -17,7 +17,7 @@ from roundelay.learner import Learner
 from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, NetworkPartition, Stop
 from roundelay.strategies import ADPSGD, ASGD, BMUF, STRATEGIES, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
-from roundelay.training import recovery as merging
+from roundelay.training import recovery
 from roundelay.training.training_settings import CheckpointSettings
 from tiny_jobs import recorded, sgd, simulated, tiny_job, trained
 
@@ -100,7 +100,7 @@ def test_the_checks_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         furthest = max((number for numbers in trained for number in numbers), default=-1)
         return [(max(begin, furthest + 1), end) for begin, end in ranges if end > furthest + 1]
 
-    monkeypatch.setattr(merging, "untrained", forget)
+    monkeypatch.setattr(recovery, "untrained", forget)
     found = 0
     for seed in range(8):
         try:
