@@ -15,15 +15,15 @@ from roundelay.errors import CommunicationError, LearnerLost, Mismatch, Settings
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtimes.awaitables import run_blocking
+from roundelay.runtimes.messages import Inbox, Kind, Label, Message
 from roundelay.runtimes.processes.membership import GenerationAgreement
 from roundelay.runtimes.processes.options import ProcessInfo, TransportName
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.key_value_store import start_store
-from roundelay.runtimes.processes.transport.messages import Inbox, Kind, Label, Message
-from roundelay.runtimes.processes.transport.session import PointToPoint, Session, serve_message
 from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator
 from roundelay.runtimes.processes.transport_choice import Endpoint
+from roundelay.runtimes.session import PointToPoint, Session, serve_message
 from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy
@@ -39,6 +39,7 @@ class Loopback:
     def __init__(self) -> None:
         self.inbox, self.sent, self.released = Inbox(), list[tuple[int, Label, Tensor]](), list[int]()
         self.end_reason: str | None = None
+        self.arrived: float | None = None
         self.wakes = 0
 
     def send(self, to: int, label: Label, x: Tensor) -> int:

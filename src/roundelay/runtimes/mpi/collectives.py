@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -12,18 +13,20 @@ from mpi4py import MPI
 from torch import Tensor
 
 from roundelay.errors import Mismatch
-from roundelay.runtimes.mpi.mpi_messages import HEADER_WORDS, Bytes, Lender, MessageHeader, tensor_in
-from roundelay.runtimes.mpi.progress_engine import TAG_PERIOD, Engine, Operation
+from roundelay.runtimes.messages import Kind
+from roundelay.runtimes.mpi.mpi_messages import HEADER_WORDS, Bytes, MessageHeader, tensor_in
+from roundelay.runtimes.mpi.mpi_transport import MpiTransport, Operation
+from roundelay.runtimes.session import Lent
 from roundelay.runtimes.tensor_layout import Layout
 from roundelay.runtimes.weighted_mean import divide
 
-__all__ = ["TAGS", "Broadcast", "Gather", "Mean"]
+__all__ = ["Broadcast", "Gather", "Mean"]
 
 T = TypeVar("T")
 
 INLINE_WORDS = 16  # a tensor that fits is sent with the header: barriers, flags and claims
-TAGS = 1 + TAG_PERIOD  # in a group's own communicator; each of the following takes TAG_PERIOD of them
-PIECE, SUM = TAGS, TAGS + TAG_PERIOD  # gathered tensors and pieces of a mean; sums
+TAG_PERIOD = 8192  # sequence numbers repeat in tags; MPI guarantees tags up to 32767 only
+PIECE, SUM = 0, TAG_PERIOD  # gathered tensors and pieces of a mean; sums
 
 
 class Collective(Operation[T]):
@@ -34,8 +37,8 @@ class Collective(Operation[T]):
     depends on one received before.
     """
 
-    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: MessageHeader, x: Tensor) -> None:
-        super().__init__(engine)
+    def __init__(self, transport: MpiTransport, comm: MPI.Intracomm, header: MessageHeader, x: Tensor) -> None:
+        super().__init__(transport)
         self.comm, self.header, self.x, self.size = comm, header, x, x.nbytes
         self.rank, self.others = comm.rank, [rank for rank in range(comm.size) if rank != comm.rank]
         self.headers: list[MessageHeader] = []
@@ -43,7 +46,7 @@ class Collective(Operation[T]):
         self._words = np.zeros((comm.size, HEADER_WORDS + INLINE_WORDS), np.int64)
         self._words[self.rank, :HEADER_WORDS] = header.words()
         self._taken: list[Bytes] = []
-        with engine.lock:
+        with transport.lock:
             self._moves = self.moves()
             self._requests = next(self._moves)
             self._calls = comm.Iallgather(MPI.IN_PLACE, self._words)
@@ -57,7 +60,7 @@ class Collective(Operation[T]):
         if not self.headers:
             if not self._calls.Test():
                 return False
-            self.arrived = self.engine.now()
+            self.arrived = self.transport.now()
             self.headers = [MessageHeader.read(words) for words in self._words]
             self._check_match()
         while True:
@@ -80,14 +83,14 @@ class Collective(Operation[T]):
 
     def take(self, size: int) -> Bytes:
         """Take a buffer until `free_buffers`."""
-        self._taken.append(self.engine.buffers.take(size))
+        self._taken.append(self.transport.buffers.take(size))
         return self._taken[-1]
 
     def free_buffers(self) -> None:
         """Free all taken buffers."""
-        with self.engine.lock:
+        with self.transport.lock:
             for buffer in self._taken:
-                self.engine.buffers.give(buffer)
+                self.transport.buffers.give(buffer)
             self._taken.clear()
 
     def send(self, buffer: Bytes, to: int, tag: int) -> MPI.Request:
@@ -201,28 +204,28 @@ class Broadcast(Collective[Tensor]):
 class Gather(Collective[list[Tensor]]):
     """The tensors of all ranks, each sent to all others; the headers tell the sizes."""
 
-    def __init__(self, engine: Engine, comm: MPI.Intracomm, header: MessageHeader, x: Tensor, lender: Lender) -> None:
-        self._lender = lender
-        super().__init__(engine, comm, header, x)
+    def __init__(
+        self, transport: MpiTransport, comm: MPI.Intracomm, header: MessageHeader, x: Tensor, lent: Lent
+    ) -> None:
+        self._lent = lent[Kind.GATHER]
+        super().__init__(transport, comm, header, x)
 
     def moves(self) -> Iterator[list[MPI.Request]]:
         """Send ours at once; receive when all sizes are known."""
-        self._lender.reclaim()
         layout = Layout.of(self.x)
-        mine = self.engine.buffers.take(layout.nbytes)
+        mine = self.transport.buffers.take(layout.nbytes)
         tensor_in(mine, layout).copy_(self.x)
         sending = [self.send(mine[: layout.nbytes], rank, PIECE) for rank in self.others]
         yield []
         sizes = [theirs.layout.nbytes for theirs in self.headers]
         self._buffers = [
-            mine if rank == self.rank else self.engine.buffers.take(size) for rank, size in enumerate(sizes)
+            mine if rank == self.rank else self.transport.buffers.take(size) for rank, size in enumerate(sizes)
         ]
         yield sending + [self.receive(self._buffers[rank][: sizes[rank]], rank, PIECE) for rank in self.others]
 
     def result(self) -> list[Tensor]:
         """Lend the tensors."""
-        for buffer in self._buffers:
-            self._lender.lend(buffer)
+        self._lent += [partial(self.transport.free, buffer) for buffer in self._buffers]
         return [
             tensor_in(buffer, theirs.layout).to(self.x.device)
             for buffer, theirs in zip(self._buffers, self.headers, strict=True)

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from roundelay.runtimes.tensor_layout import Layout
 
-__all__ = ["HEADER_WORDS", "Buffers", "Bytes", "Lender", "MessageHeader", "pack", "tensor_in", "unpack"]
+__all__ = ["HEADER_WORDS", "Buffers", "Bytes", "MessageHeader", "tensor_in"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 HEADER_WORDS = 16
-HEADER_BYTES = 8 * HEADER_WORDS  # two cache lines, so that the tensor behind it is aligned for any dtype
 
-OPERATIONS = ("mean", "gather", "broadcast", "exchange", "request", "reply")
+OPERATIONS = ("mean", "gather", "broadcast")
 
 
 @dataclass(frozen=True)
@@ -87,24 +86,6 @@ class Buffers:
             del self._free[0]
 
 
-class Lender:
-    """Received buffers of one kind of operation, lent until the next operation of that kind."""
-
-    def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
-        self._lent: list[Bytes] = []
-
-    def reclaim(self) -> None:
-        """Reuse the lent buffers: an operation of this kind begins."""
-        for buffer in self._lent:
-            self._buffers.give(buffer)
-        self._lent.clear()
-
-    def lend(self, buffer: Bytes) -> None:
-        """Lend a buffer."""
-        self._lent.append(buffer)
-
-
 def tensor_in(buffer: Bytes, layout: Layout, offset: int = 0) -> Tensor:
     """Return a tensor in the memory of ``buffer``."""
     if not layout.nbytes:
@@ -112,18 +93,3 @@ def tensor_in(buffer: Bytes, layout: Layout, offset: int = 0) -> Tensor:
     memory: Any = buffer  # numpy arrays are buffers, which torch's annotations do not know
     count = layout.nbytes // layout.dtype.itemsize
     return torch.frombuffer(memory, dtype=layout.dtype, count=count, offset=offset).view(layout.shape)
-
-
-def pack(header: MessageHeader, x: Tensor, buffers: Buffers) -> tuple[Bytes, int]:
-    """Copy header and tensor into one buffer; return it and the number of bytes used."""
-    size = HEADER_BYTES + header.layout.nbytes
-    buffer = buffers.take(size)
-    buffer[:HEADER_BYTES].view(np.int64)[:] = header.words()
-    tensor_in(buffer, header.layout, HEADER_BYTES).copy_(x.detach().reshape(header.layout.shape))
-    return buffer, size
-
-
-def unpack(buffer: Bytes) -> tuple[MessageHeader, Tensor]:
-    """Return the header in a buffer that `pack` made, and the tensor as a view of it."""
-    header = MessageHeader.read(buffer[:HEADER_BYTES].view(np.int64))
-    return header, tensor_in(buffer, header.layout, HEADER_BYTES)

@@ -19,13 +19,13 @@ from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtime import GradientWork, MakePlan, Membership
 from roundelay.runtimes.awaitables import Blocking
+from roundelay.runtimes.messages import Message
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes.membership import GenerationAgreement, MembershipProtocol
 from roundelay.runtimes.processes.options import Options, ProcessInfo
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
-from roundelay.runtimes.processes.transport.messages import Message
-from roundelay.runtimes.processes.transport.session import Session, serve_message
 from roundelay.runtimes.processes.transport_choice import Endpoint
+from roundelay.runtimes.session import Session, serve_message
 from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy

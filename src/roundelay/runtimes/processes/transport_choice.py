@@ -11,10 +11,10 @@ from roundelay.runtimes.processes.options import ProcessInfo, TransportName
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.gloo_messages import GlooTransport
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
-from roundelay.runtimes.processes.transport.session import Session
 from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
+from roundelay.runtimes.session import Session
 from roundelay.runtimes.strategy_lock import StrategyLock
 from roundelay.runtimes.wall_clock import TimeRecorder
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
+from roundelay.runtimes.messages import HEADER, MAGIC, Inbox, Kind, Label, Message
 from roundelay.runtimes.processes.transport.key_value_store import torch_message
-from roundelay.runtimes.processes.transport.messages import HEADER, MAGIC, Inbox, Kind, Label, Message
 from roundelay.runtimes.tensor_layout import Layout, raw_bytes
 
 __all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooTransport", "interrupt"]
@@ -60,6 +60,7 @@ class GlooTransport:
 
     def __init__(self, rank: int, size: int, connect: Callable[[], GlooGroup], lost: Callable[[str], None]) -> None:
         self.rank, self.size = rank, size
+        self.arrived: float | None = None  # it cannot be known
         self._connect, self._lost = connect, lost
         self._group: GlooGroup | None = None
         self._outboxes: dict[int, queue.SimpleQueue[_Outgoing]] = {}

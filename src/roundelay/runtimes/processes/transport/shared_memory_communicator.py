@@ -12,9 +12,9 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.awaitables import Blocking
-from roundelay.runtimes.processes.transport.session import PointToPoint, Session
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
 from roundelay.runtimes.processes.transport.shared_memory_segments import LINE, RING, RING_BYTES, Segment
+from roundelay.runtimes.session import PointToPoint, Session
 from roundelay.runtimes.tensor_layout import Layout
 from roundelay.runtimes.weighted_mean import divide, scale
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from roundelay.errors import CommunicationError, LearnerLost
-from roundelay.runtimes.processes.transport.messages import Inbox, Kind, Label, Message
+from roundelay.runtimes.messages import Inbox, Kind, Label, Message
 from roundelay.runtimes.processes.transport.shared_memory_segments import (
     MAIN,
     NUM_LANES,
@@ -36,6 +36,7 @@ class SharedMemoryTransport:
     def __init__(self) -> None:
         self.segment, self._file = Segment.create()
         self.rank, self.size = 0, 1
+        self.arrived: float | None = None  # it cannot be known
         self.segments: list[Segment] = []
         self.arena: Arena
         self._notifiers: list[list[Notifier]] = []

@@ -20,10 +20,10 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.awaitables import Blocking
+from roundelay.runtimes.messages import Kind, Label
 from roundelay.runtimes.processes.transport.gloo_messages import FOREVER, interrupt
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, torch_message
-from roundelay.runtimes.processes.transport.messages import Kind, Label
-from roundelay.runtimes.processes.transport.session import PointToPoint, Session
+from roundelay.runtimes.session import PointToPoint, Session
 from roundelay.runtimes.tensor_layout import Layout, raw_bytes
 from roundelay.runtimes.weighted_mean import divide, scale
 

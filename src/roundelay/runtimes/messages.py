@@ -77,6 +77,11 @@ class Inbox:
             del self._messages[source, label]
         return message
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request has arrived."""
+        return bool(self._requests)
+
     def take_request(self) -> Message | None:
         """Return and remove the oldest request, if there is one."""
         return self._requests.popleft() if self._requests else None
@@ -91,6 +96,8 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    arrived: float | None
+    """When the beginning of what is waited for arrived; ``None`` if it has not, or if that cannot be known."""
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
         """Send ``x``; return the number of bytes sent."""
