@@ -1,14 +1,15 @@
-"""The type and shape of a tensor, as integers for headers, and its bytes."""
+"""The type and shape of a tensor, as integers for headers, its bytes, and memory for them."""
 
 from __future__ import annotations
 
 import math
+import threading
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "raw_bytes"]
+__all__ = ["Buffers", "Layout", "raw_bytes"]
 
 DTYPES = (
     torch.float32,
@@ -25,6 +26,7 @@ DTYPES = (
     torch.complex128,
 )
 MAX_DIMENSIONS = 6
+KEPT_BUFFERS = 32
 
 
 class Layout(NamedTuple):
@@ -52,6 +54,33 @@ class Layout(NamedTuple):
     def decode(cls, numbers: tuple[int, ...]) -> Layout:
         """Read what `encode` wrote."""
         return cls(DTYPES[numbers[0]], tuple(numbers[2 : 2 + numbers[1]]))
+
+    def view(self, memory: Tensor, offset: int = 0) -> Tensor:
+        """Return the tensor that begins at byte ``offset`` of ``memory``."""
+        return memory[offset : offset + self.nbytes].view(self.dtype).view(self.shape)
+
+
+class Buffers:
+    """Memory for messages, kept for reuse by any thread: fresh pages cost about as much as the copy into them."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> Tensor:
+        """Return a buffer of ``nbytes`` bytes or somewhat more."""
+        with self._lock:
+            fitting = [k for k, buffer in enumerate(self._free) if nbytes <= buffer.nbytes <= 2 * nbytes + 4096]
+            if fitting:
+                return self._free.pop(min(fitting, key=lambda k: self._free[k].nbytes))
+        return torch.empty(max(nbytes, 1), dtype=torch.uint8)
+
+    def give(self, buffer: Tensor) -> None:
+        """Keep a buffer that is no longer used; if there are many, free the one that was not used for longest."""
+        with self._lock:
+            self._free.append(buffer)
+            if len(self._free) > KEPT_BUFFERS:
+                del self._free[0]
 
 
 def raw_bytes(x: Tensor) -> Tensor:

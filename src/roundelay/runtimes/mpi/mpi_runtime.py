@@ -130,11 +130,12 @@ class MpiRuntime(WallClock):
 
     async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
         """Agree with all ranks, once; a second rendezvous can only follow a loss."""
+        from roundelay.runtimes.mpi.collectives import Group
         from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
 
         if self.learner is not None:
             raise CommunicationError("a learner was lost, which an MPI job does not survive; resume the run")
-        comm = MpiCommunicator(self.transport, self.transport.world, range(self.size))
+        comm = MpiCommunicator(Group(self.transport, self.transport.world), range(self.size))
         reports = await gather_json(comm, report)
         plan = make_plan(reports, []) if self.rank == 0 else None
         plan = (await gather_json(comm, plan))[0]

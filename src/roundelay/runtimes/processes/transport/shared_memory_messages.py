@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -160,15 +159,3 @@ class SharedMemoryTransport:
             self.segment.take(ring, count)
             if len(released) == 0 and count - before >= RING // 2:
                 self._notifiers[source][MAIN].notify()
-
-
-def bits_of(weight: float) -> int:
-    """Return the bits of a weight as an integer."""
-    (bits,) = struct.unpack("q", struct.pack("d", weight))
-    return int(bits)
-
-
-def weight_of(bits: int) -> float:
-    """Return the weight that has these bits."""
-    (weight,) = struct.unpack("d", struct.pack("q", bits))
-    return float(weight)
