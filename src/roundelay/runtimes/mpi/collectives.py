@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
 import torch
 from mpi4py import MPI
 from torch import Tensor
@@ -14,6 +15,7 @@ from roundelay.runtimes.collective_call import CALL_WORDS, CollectiveCall
 from roundelay.runtimes.messages import Kind
 from roundelay.runtimes.mpi.mpi_transport import MpiTransport, Operation
 from roundelay.runtimes.session import Lent
+from roundelay.runtimes.tensor_layout import Bytes
 from roundelay.runtimes.weighted_mean import divide
 
 __all__ = ["Broadcast", "Gather", "Group", "Mean"]
@@ -53,13 +55,13 @@ class Collective(Operation[T]):
         self.rank, self.others = self.comm.rank, [rank for rank in range(group.size) if rank != self.comm.rank]
         self.calls: list[CollectiveCall] = []
         self._number = group.next_number()
-        self._words = torch.zeros(group.size, CALL_WORDS + INLINE_WORDS, dtype=torch.int64)
-        self._words[self.rank, :CALL_WORDS] = torch.tensor(call.encode())
-        self._taken: list[Tensor] = []
+        self._words = np.zeros((group.size, CALL_WORDS + INLINE_WORDS), np.int64)
+        self._words[self.rank, :CALL_WORDS] = call.encode()
+        self._taken: list[Bytes] = []
         with self.transport.lock:
             self._moves = self.moves()
             self._requests = next(self._moves)
-            self._gathering = self.comm.Iallgather(MPI.IN_PLACE, self._words.numpy())
+            self._gathering = self.comm.Iallgather(MPI.IN_PLACE, self._words)
 
     def moves(self) -> Iterator[list[MPI.Request]]:
         """Start to move tensors; after each ``yield`` all calls are known and the yielded requests are done."""
@@ -85,14 +87,14 @@ class Collective(Operation[T]):
 
     def inline(self, rank: int) -> Tensor:
         """Return the small tensor in a rank's words."""
-        return self.call.layout.view(self._words[rank, CALL_WORDS:].view(torch.uint8))
+        return self.call.layout.view(self._words[rank, CALL_WORDS:].view(np.uint8))
 
     @property
     def is_small(self) -> bool:
         """Whether the tensor is sent with the call."""
         return self.x.nbytes <= 8 * INLINE_WORDS
 
-    def take(self, nbytes: int) -> Tensor:
+    def take(self, nbytes: int) -> Bytes:
         """Return memory that belongs to this collective until `release`."""
         self._taken.append(self.transport.buffers.take(nbytes))
         return self._taken[-1][:nbytes]
@@ -103,13 +105,13 @@ class Collective(Operation[T]):
             self.transport.buffers.give(buffer)
         self._taken.clear()
 
-    def send(self, memory: Tensor, to: int, tag: int) -> MPI.Request:
+    def send(self, memory: Bytes, to: int, tag: int) -> MPI.Request:
         """Start to send bytes."""
-        return self.comm.Isend([memory.numpy(), memory.nbytes, MPI.BYTE], to, tag + self._number % TAG_PERIOD)
+        return self.comm.Isend([memory, memory.size, MPI.BYTE], to, tag + self._number % TAG_PERIOD)
 
-    def receive(self, memory: Tensor, source: int, tag: int) -> MPI.Request:
+    def receive(self, memory: Bytes, source: int, tag: int) -> MPI.Request:
         """Start to receive bytes."""
-        return self.comm.Irecv([memory.numpy(), memory.nbytes, MPI.BYTE], source, tag + self._number % TAG_PERIOD)
+        return self.comm.Irecv([memory, memory.size, MPI.BYTE], source, tag + self._number % TAG_PERIOD)
 
 
 class Mean(Collective[Tensor]):
@@ -133,12 +135,12 @@ class Mean(Collective[Tensor]):
         cuts = [self.x.numel() * k // size * layout.dtype.itemsize for k in range(size + 1)]
         pieces = [buffer[a:b] for a, b in pairwise(cuts)]
         mine = pieces[self.rank]
-        theirs = {rank: self.take(mine.nbytes) for rank in self.others}
+        theirs = {rank: self.take(mine.size) for rank in self.others}
         yield [
             *(self.receive(theirs[rank], rank, PIECE) for rank in self.others),
             *(self.send(pieces[rank], rank, PIECE) for rank in self.others),
         ]
-        summands = [theirs.get(rank, mine).view(layout.dtype) for rank in range(size)]
+        summands = [torch.from_numpy(theirs.get(rank, mine)).view(layout.dtype) for rank in range(size)]
         self._add(summands, summands[self.rank])
         yield [
             *(self.receive(pieces[rank], rank, SUM) for rank in self.others),

@@ -22,7 +22,7 @@ from roundelay.errors import CommunicationError, LearnerLost
 from roundelay.runtimes.messages import HEADER, MAGIC, Inbox, Kind, Label, Message
 from roundelay.runtimes.session import Session, serve_message
 from roundelay.runtimes.strategy_lock import StrategyLock
-from roundelay.runtimes.tensor_layout import Buffers, Layout
+from roundelay.runtimes.tensor_layout import Buffers, Bytes, Layout
 from roundelay.runtimes.wall_clock import TimeRecorder
 
 __all__ = ["MpiTransport", "Operation"]
@@ -89,7 +89,7 @@ class _Incoming:
     source: int
     kind: Kind
     size: int
-    buffer: Tensor
+    buffer: Bytes
     request: MPI.Request
 
 
@@ -113,7 +113,7 @@ class MpiTransport:
         self.arrived: float | None = None
         self._arriving_bytes = 0
         self._pending: list[Operation[Any]] = []
-        self._outgoing: list[tuple[MPI.Request, Tensor]] = []
+        self._outgoing: list[tuple[MPI.Request, Bytes]] = []
         self._incoming: list[_Incoming] = []
         self._inbox, self._status = Inbox(), MPI.Status()
         self._unanswered = 0  # exchanges and requests that we have sent, less exchanges and replies that have arrived
@@ -129,11 +129,10 @@ class MpiTransport:
         size = HEADER_BYTES + layout.nbytes
         with self.lock:
             buffer = self.buffers.take(size)
-            memory = buffer.numpy()
-            HEADER.pack_into(memory.data, 0, MAGIC, *label, *layout.encode())
+            HEADER.pack_into(buffer.data, 0, MAGIC, *label, *layout.encode())
             layout.view(buffer, HEADER_BYTES).copy_(x.detach().reshape(layout.shape))
             self._unanswered += label.kind is not Kind.REPLY
-            request = self.service.Isend([memory, size, MPI.BYTE], to, label.kind)
+            request = self.service.Isend([buffer, size, MPI.BYTE], to, label.kind)
             if request.Test():
                 self.buffers.give(buffer)
             else:
@@ -233,12 +232,12 @@ class MpiTransport:
         status = self._status
         size = status.Get_count(MPI.BYTE)
         buffer = self.buffers.take(size)
-        request = message.Irecv([buffer.numpy(), size, MPI.BYTE])
+        request = message.Irecv([buffer, size, MPI.BYTE])
         return _Incoming(status.Get_source(), Kind(status.Get_tag()), size, buffer, request)
 
     def _read(self, incoming: _Incoming) -> Message:
         buffer = incoming.buffer
-        _, kind, group, number, *numbers = HEADER.unpack_from(buffer.numpy().data)
+        _, kind, group, number, *numbers = HEADER.unpack_from(buffer.data)
         tensor = Layout.decode(tuple(numbers)).view(buffer, HEADER_BYTES)
         return Message(incoming.source, Label(Kind(kind), group, number), tensor, partial(self.buffers.give, buffer))
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from roundelay.errors import LearnerLost
 from roundelay.runtimes.messages import HEADER, MAGIC, Inbox, Kind, Label, Message
 from roundelay.runtimes.processes.transport.key_value_store import torch_message
-from roundelay.runtimes.tensor_layout import Buffers, Layout, raw_bytes
+from roundelay.runtimes.tensor_layout import Buffers, Bytes, Layout, raw_bytes
 
 __all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooTransport", "interrupt"]
 
@@ -199,15 +199,16 @@ class GlooTransport:
                 if label == CLOSE:
                     return
                 buffer = self._buffers.take(layout.nbytes)
+                body = torch.from_numpy(buffer)[: layout.nbytes]
                 if layout.nbytes <= PACKET_BYTES - HEADER.size:
-                    buffer[: layout.nbytes] = packet[HEADER.size : HEADER.size + layout.nbytes]
+                    body.copy_(packet[HEADER.size : HEADER.size + layout.nbytes])
                 else:
-                    group.recv([buffer[: layout.nbytes]], source, BODIES).wait(FOREVER)
+                    group.recv([body], source, BODIES).wait(FOREVER)
                 self._deliver(source, label, buffer, layout)
         except (RuntimeError, ValueError, IndexError) as error:
             self._report(f"rank {source} is gone: {torch_message(error)}")
 
-    def _deliver(self, source: int, label: Label, buffer: Tensor, layout: Layout) -> None:
+    def _deliver(self, source: int, label: Label, buffer: Bytes, layout: Layout) -> None:
         """Put a complete message into the inbox."""
         message = Message(source, label, layout.view(buffer), lambda: self._buffers.give(buffer))
         with self._changed:
@@ -225,7 +226,7 @@ class _Outgoing:
     def __init__(self, label: Label, x: Tensor, buffers: Buffers) -> None:
         layout = Layout.of(x)
         self.label, self.nbytes, self._buffers = label, HEADER.size + layout.nbytes, buffers
-        self._taken: list[Tensor] = []
+        self._taken: list[Bytes] = []
         self.packet = self._take(PACKET_BYTES)
         self.body: Tensor | None = None
         header = HEADER.pack(MAGIC, *label, *layout.encode())
@@ -238,7 +239,7 @@ class _Outgoing:
 
     def _take(self, nbytes: int) -> Tensor:
         self._taken.append(self._buffers.take(nbytes))
-        return self._taken[-1][:nbytes]
+        return torch.from_numpy(self._taken[-1])[:nbytes]
 
     def free(self) -> None:
         """Free the memory, after it was sent."""

@@ -111,7 +111,7 @@ class Segment:
         if view is None:
             if len(self._views) > 4 * RING:
                 self._views.clear()
-            view = layout.view(self.bytes, offset)
+            view = self.bytes[offset : offset + layout.nbytes].view(layout.dtype).view(layout.shape)
             self._views[offset, layout] = view
         return view
 
