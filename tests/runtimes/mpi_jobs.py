@@ -329,6 +329,29 @@ async def _idle(runtime: MpiRuntime) -> float:
     return (time.process_time() - used) / (time.perf_counter() - wall)
 
 
+class Broken(Strategy):
+    """Cannot reply."""
+
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        raise ZeroDivisionError("while serving")
+
+
+def fail_to_serve(runtime: MpiRuntime, settings: Settings) -> None:
+    """Ask rank 0, which fails to reply: in the thread that serves while it computes, or while it waits itself."""
+    run_blocking(_fail_to_serve(runtime, computing=settings["computing"]))
+
+
+async def _fail_to_serve(runtime: MpiRuntime, *, computing: bool) -> None:
+    learner = _learner()
+    await runtime.rendezvous(learner, {}, lambda reports, _: {})
+    runtime.start_serving(learner, Broken())
+    if runtime.rank == 1:
+        await learner.comm.request(torch.ones(10), 0)
+    elif computing:
+        await runtime.compute(learner, _Busy(0.3))
+    await learner.comm.mean(torch.zeros(1))
+
+
 def overlap(runtime: MpiRuntime, settings: Settings) -> Any:
     """Ask rank 0 while it computes; return how long the answers took, and how long a mean under way took."""
     return run_blocking(_overlap(runtime))
