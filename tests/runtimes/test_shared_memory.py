@@ -10,7 +10,6 @@ import torch
 import verbs
 
 from roundelay.errors import CommunicationError, Mismatch
-from roundelay.runtimes.collective_call import CALL_WORDS, CollectiveCall
 from roundelay.runtimes.processes import launcher as launch
 from roundelay.runtimes.processes.process_runtime import Options
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
@@ -109,34 +108,3 @@ def test_a_wrong_segment_is_refused() -> None:
         Segment("/proc/1/fd/no such file")
     post.close()
     other.close()
-
-
-def test_weights_travel_by_their_bits() -> None:
-    for weight in (0.0, 1.0, 1 / 3, 1e-300, -2.5):
-        call = CollectiveCall("mean", Layout(torch.float32, (2, 3)), weight)
-        assert CollectiveCall.decode(call.encode()) == call
-        assert len(call.encode()) == CALL_WORDS
-
-
-MEAN = CollectiveCall("mean", Layout(torch.float32, (5,)), 1.0)
-BROADCAST = CollectiveCall("broadcast", Layout(torch.int64, ()), 1)
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "text"),
-    [
-        (MEAN, MEAN._replace(layout=Layout(torch.float32, (7,))), r"called mean\(\(7,\) float32\), rank 0 called mean"),
-        (MEAN, MEAN._replace(layout=Layout(torch.float64, (5,))), r"called mean\(\(5,\) float64\), rank 0"),
-        (MEAN, MEAN._replace(operation="gather"), r"called gather\(\(5,\) float32\), rank 0"),
-        (BROADCAST, BROADCAST._replace(argument=2), r"called broadcast\(\(\) int64, root=2\), rank 0 called .* root=1"),
-    ],
-)
-def test_calls_that_do_not_match(mine: CollectiveCall, theirs: CollectiveCall, text: str) -> None:
-    with pytest.raises(Mismatch, match=f"collective 4: rank 3 {text}"):
-        mine.check(theirs, 4, rank=0, other=3)
-
-
-def test_calls_that_match() -> None:
-    MEAN.check(MEAN._replace(argument=0.5), 4, rank=0, other=3)
-    gather = MEAN._replace(operation="gather")
-    gather.check(gather._replace(layout=Layout(torch.float32, (2, 2))), 4, rank=0, other=3)
