@@ -99,8 +99,7 @@ ELSEWHERE = {
     "runtimes.mpi.collectives": RANKS,
     "runtimes.mpi.mpi_communicator": RANKS,
     "runtimes.mpi.mpi_launcher": RANKS,
-    "runtimes.mpi.mpi_messages": RANKS,
-    "runtimes.mpi.progress_engine": RANKS,
+    "runtimes.mpi.mpi_transport": RANKS,
     "runtimes.mpi.shared_counter": RANKS,
 }
 

@@ -171,10 +171,10 @@ async def _verbs(runtime: MpiRuntime, learner: Learner, echo: Strategy) -> None:
     comm = learner.comm
     await _collectives(comm)
     await _exchanges(comm)
-    early = comm.request(torch.ones(2), (comm.rank + 1) % comm.size)  # before the other lets requests in
+    early = comm.request(torch.ones(2), (comm.rank + 1) % comm.size) if comm.size > 1 else None
     time.sleep(0.02 * comm.rank)
-    runtime.start_serving(learner, echo)
-    assert (await early).tolist() == [1.0, 1.0, comm.rank]
+    runtime.start_serving(learner, echo)  # perhaps after the request of another
+    assert early is None or (await early).tolist() == [1.0, 1.0, comm.rank]
     await _requests(comm)
     await check_results(comm)
     # Groups: of the odd and the even, in reverse order; requests in them name ranks of the group.
@@ -327,6 +327,29 @@ async def _idle(runtime: MpiRuntime) -> float:
         time.sleep(1.0)
     await learner.comm.mean(torch.zeros(1))
     return (time.process_time() - used) / (time.perf_counter() - wall)
+
+
+class Broken(Strategy):
+    """Cannot reply."""
+
+    def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
+        raise ZeroDivisionError("while serving")
+
+
+def fail_to_serve(runtime: MpiRuntime, settings: Settings) -> None:
+    """Ask rank 0, which fails to reply: in the thread that serves while it computes, or while it waits itself."""
+    run_blocking(_fail_to_serve(runtime, computing=settings["computing"]))
+
+
+async def _fail_to_serve(runtime: MpiRuntime, *, computing: bool) -> None:
+    learner = _learner()
+    await runtime.rendezvous(learner, {}, lambda reports, _: {})
+    runtime.start_serving(learner, Broken())
+    if runtime.rank == 1:
+        await learner.comm.request(torch.ones(10), 0)
+    elif computing:
+        await runtime.compute(learner, _Busy(0.3))
+    await learner.comm.mean(torch.zeros(1))
 
 
 def overlap(runtime: MpiRuntime, settings: Settings) -> Any:

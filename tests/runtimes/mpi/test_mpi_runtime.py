@@ -165,6 +165,12 @@ def test_a_rank_that_fails_ends_all(
     assert sorted(path.name for path in tmp_path.iterdir()) == [*parts, "record.jsonl"]
 
 
+@pytest.mark.parametrize("computing", [False, True])
+def test_a_rank_that_fails_to_serve_ends_all(computing: bool) -> None:
+    with pytest.raises(RoundelayError, match="learner 0: ZeroDivisionError: while serving"):
+        run("fail_to_serve", {"computing": computing}, size=2)
+
+
 def test_mismatched_collectives_are_named() -> None:
     with pytest.raises(Mismatch, match=r"collective 3: rank \d called mean\(\(\d,\) float32\), rank \d called mean"):
         run("mismatch", size=2)

@@ -24,8 +24,6 @@ from roundelay.runs.record import merge_records
 from roundelay.runtimes.entry_point import describe_error, find_entry, rebuild_error, report_error
 from roundelay.runtimes.mpi import mpi_runtime as mpi
 
-__all__ = ["find_mpiexec", "run", "run_here"]
-
 log = logging.getLogger(__name__)
 
 Entry = Callable[[mpi.MpiRuntime, dict[str, Any]], Any]

@@ -28,8 +28,6 @@ from roundelay.runtime import GradientWork, MakePlan, Membership
 from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy
 
-__all__ = ["MpiRuntime", "end_all", "require", "runtime", "start", "under_mpi"]
-
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 """Where a process finds its rank: MPICH, Intel MPI and Slurm's PMI-2; PMIx; Open MPI."""
 
@@ -113,15 +111,16 @@ class MpiRuntime(WallClock):
     def __init__(self, folder: Path | None, *, spans: int, slow: dict[int, float]) -> None:
         from mpi4py import MPI
 
-        from roundelay.runtimes.mpi.progress_engine import Engine
+        from roundelay.runtimes.mpi.mpi_transport import MpiTransport
         from roundelay.runtimes.mpi.shared_counter import Counter
 
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
         record = Record(folder / f"record-{self.rank}.jsonl" if folder else None, clock=self.clock, spans=spans)
         super().__init__(record, self.rank, self.size)
         self.folder, self.slow = folder, slow
-        self.engine = Engine(MPI.COMM_WORLD, self)
-        self._counter = Counter(self.engine)
+        self.transport = MpiTransport(MPI.COMM_WORLD, self)
+        self.session = self.transport.session
+        self._counter = Counter(self.transport)
         self._closed = self._finished = False
         atexit.register(self._leave)
 
@@ -129,15 +128,16 @@ class MpiRuntime(WallClock):
 
     async def rendezvous(self, learner: Learner, report: dict[str, Any], make_plan: MakePlan) -> Membership:
         """Agree with all ranks, once; a second rendezvous can only follow a loss."""
+        from roundelay.runtimes.mpi.collectives import Group
         from roundelay.runtimes.mpi.mpi_communicator import MpiCommunicator
 
         if self.learner is not None:
             raise CommunicationError("a learner was lost, which an MPI job does not survive; resume the run")
-        comm = MpiCommunicator(self.engine, self.engine.world, range(self.size))
+        comm = MpiCommunicator(Group(self.transport, self.transport.world), range(self.size))
         reports = await gather_json(comm, report)
         plan = make_plan(reports, []) if self.rank == 0 else None
         plan = (await gather_json(comm, plan))[0]
-        self.engine.finish(self.engine.service.Ibarrier())
+        self.transport.finish(self.transport.service.Ibarrier())
         self.set_clock(0.0)
         self.learner, learner.comm, learner.index = learner, comm, self.rank
         return Membership(0, self.rank, self.size, plan)
@@ -153,12 +153,12 @@ class MpiRuntime(WallClock):
 
     def start_serving(self, learner: Learner, strategy: Strategy) -> None:
         """Serve requests from now on."""
-        self.engine.start_serving(learner, strategy)
+        self.session.learner, self.session.strategy = learner, strategy
 
     async def stop_serving(self, learner: Learner) -> None:
         """Send all replies, then stop serving."""
-        self.engine.drain()
-        self.engine.stop_serving()
+        self.session.wait(lambda: None if self.transport.is_busy else True)
+        self.session.strategy = None
         self._closed = True
 
     def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
@@ -182,8 +182,8 @@ class MpiRuntime(WallClock):
     @contextlib.contextmanager
     def _computing(self, learner: Learner, *, busy: bool) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         begin = self.now()
-        with self.engine.computing(busy=busy):
-            yield self.engine.strategy_lock.acquired
+        with self.transport.computing(busy=busy or self._counter.is_used):
+            yield self.session.strategy_lock.acquired
             factor = 1.0 if learner.is_server else self.slow.get(learner.index, 1.0)
             if factor > 1.0:
                 time.sleep((factor - 1.0) * (self.now() - begin))
@@ -197,12 +197,12 @@ class MpiRuntime(WallClock):
     def _finish(self, timeout_seconds: float | None) -> None:
         if self._finished:
             return
-        if not self.engine.finish(self.engine.service.Ibarrier(), timeout_seconds):
+        if not self.transport.finish(self.transport.service.Ibarrier(), timeout_seconds):
             raise CommunicationError(f"{self.member} exited while others still train")
         self._finished = True
         self.record.close(self.now())
-        self.engine.stop()
-        self.engine.finish(self.engine.service.Ibarrier())
+        self.session.close()
+        self.transport.finish(self.transport.service.Ibarrier())
         if self.rank == 0 and self.folder is not None:
             merge_records(self.folder, keep=True)
         self._counter.free()

@@ -8,9 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from roundelay.errors import CommunicationError
-from roundelay.runtimes.mpi.progress_engine import Engine, Operation
-
-__all__ = ["Counter"]
+from roundelay.runtimes.mpi.mpi_transport import MpiTransport, Operation
 
 SLOTS = 1 << 16  # of 16 bytes; a run has one key per interval
 
@@ -22,25 +20,24 @@ class Counter:
     ``Win.Create`` waits for that rank's next MPI call.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        first = engine.world.rank == 0
-        self.window = MPI.Win.Allocate(16 * SLOTS if first else 0, 8, comm=engine.world)
+    def __init__(self, transport: MpiTransport) -> None:
+        self.transport = transport
+        self.is_used = False  # whether other ranks may need our progress on the window
+        first = transport.world.rank == 0
+        self.window = MPI.Win.Allocate(16 * SLOTS if first else 0, 8, comm=transport.world)
         if first:
             np.asarray(self.window.tomemory())[:] = 0
-        engine.finish(engine.service.Ibarrier())
+        transport.finish(transport.service.Ibarrier())
         self.window.Lock_all(MPI.MODE_NOCHECK)
         self.window.Sync()
-        engine.finish(engine.service.Ibarrier())
+        transport.finish(transport.service.Ibarrier())
         self._slots: dict[str, int] = {}
 
     def add(self, key: str, amount: int) -> Operation[int]:
         """Start to add; the result is the value before."""
-        self.engine.counting = True
-        with self.engine.lock:
-            operation = _Addition(self, self._find(key), amount)
-        self.engine.begin(operation)
-        return operation
+        self.is_used = True
+        with self.transport.lock:
+            return self.transport.begin(_Addition(self, self._find(key), amount))
 
     def free(self) -> None:
         """Free the window; every rank calls this."""
@@ -68,7 +65,7 @@ class _Addition(Operation[int]):
     """An addition under way."""
 
     def __init__(self, counter: Counter, position: int, amount: int) -> None:
-        super().__init__(counter.engine)
+        super().__init__(counter.transport)
         self._amount, self._before = np.array([amount], np.int64), np.empty(1, np.int64)
         self._request = counter.window.Rget_accumulate(self._amount, self._before, 0, position, MPI.SUM)
 

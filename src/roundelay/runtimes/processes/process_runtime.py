@@ -19,17 +19,17 @@ from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtime import GradientWork, MakePlan, Membership
 from roundelay.runtimes.blocking import Blocking, StrategyLock
+from roundelay.runtimes.messages import Message
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes.membership import GenerationAgreement, MembershipProtocol
 from roundelay.runtimes.processes.options import Options, ProcessInfo, TransportName
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.gloo_messages import GlooTransport
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
-from roundelay.runtimes.processes.transport.messages import Message
-from roundelay.runtimes.processes.transport.session import Session, serve_message
 from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
+from roundelay.runtimes.session import Session, serve_message
 from roundelay.runtimes.wall_clock import TimeRecorder, WallClock
 from roundelay.strategy import Strategy
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
+from roundelay.runtimes.messages import HEADER, Kind, Label, Message
 from roundelay.runtimes.processes.transport.gloo_messages import PACKET_BYTES, GlooTransport
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, start_store
-from roundelay.runtimes.processes.transport.messages import HEADER, Kind, Label, Message
 from roundelay.runtimes.processes.transport.torch_communicator import connect_by_device
 
 EXCHANGE, REQUEST = Label(Kind.EXCHANGE, 5, 0), Label(Kind.REQUEST, 5, 1)

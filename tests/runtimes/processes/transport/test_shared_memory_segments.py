@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from roundelay.errors import CommunicationError
+from roundelay.runtimes.messages import Layout
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.shared_memory_segments import Arena, Notifier, Segment
-from roundelay.runtimes.tensor_layout import Layout
 
 needs_sharing = pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")
 

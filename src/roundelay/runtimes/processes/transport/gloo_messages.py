@@ -12,7 +12,6 @@ import datetime
 import queue
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -20,11 +19,8 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
+from roundelay.runtimes.messages import HEADER, MAGIC, Buffers, Bytes, Inbox, Kind, Label, Layout, Message, raw_bytes
 from roundelay.runtimes.processes.transport.key_value_store import torch_message
-from roundelay.runtimes.processes.transport.messages import HEADER, MAGIC, Inbox, Kind, Label, Message
-from roundelay.runtimes.tensor_layout import Layout, raw_bytes
-
-__all__ = ["AT_ONCE", "FOREVER", "UNUSED_TAG", "GlooTransport", "interrupt"]
 
 T = TypeVar("T")
 FOREVER = datetime.timedelta(days=365)
@@ -32,18 +28,17 @@ AT_ONCE = datetime.timedelta(milliseconds=1)
 HEADERS, BODIES, UNUSED_TAG = 1, 2, 77  # tags
 PACKET_BYTES = 2048  # a header and, if it fits, the tensor: one message instead of two
 CLOSE_SECONDS = 2.0  # how long we wait for CLOSE of the others
-KEPT_BUFFERS = 4  # of one size; more are freed
 CLOSE = Label(Kind.CLOSE, 0, 0)
 
 
-class GlooGroup(Protocol):
+class _GlooGroup(Protocol):
     """The part of a gloo process group that is used here."""
 
     def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
     def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
 
 
-def interrupt(group: GlooGroup, rank: int, size: int) -> None:
+def interrupt(group: _GlooGroup, rank: int, size: int) -> None:
     """Close all connections of a gloo group: all threads that wait in it, here or elsewhere, raise.
 
     This is the only way to interrupt gloo: a receive that times out closes every connection of its group.  A receive
@@ -58,16 +53,17 @@ def interrupt(group: GlooGroup, rank: int, size: int) -> None:
 class GlooTransport:
     """A `Transport` over a gloo group, which connects in the background."""
 
-    def __init__(self, rank: int, size: int, connect: Callable[[], GlooGroup], lost: Callable[[str], None]) -> None:
+    def __init__(self, rank: int, size: int, connect: Callable[[], _GlooGroup], lost: Callable[[str], None]) -> None:
         self.rank, self.size = rank, size
+        self.arrived: float | None = None  # it cannot be known
         self._connect, self._lost = connect, lost
-        self._group: GlooGroup | None = None
+        self._group: _GlooGroup | None = None
         self._outboxes: dict[int, queue.SimpleQueue[_Outgoing]] = {}
         self._inbox = Inbox()
         self._changed = threading.Condition()
         self._end_reason: str | None = None
         self._closed = False
-        self._buffers = _Buffers()
+        self._buffers = Buffers()
         self._threads: list[threading.Thread] = []
         self._connected = threading.Event()
         if size > 1:
@@ -200,18 +196,18 @@ class GlooTransport:
                 if label == CLOSE:
                     return
                 buffer = self._buffers.take(layout.nbytes)
+                body = torch.from_numpy(buffer)[: layout.nbytes]
                 if layout.nbytes <= PACKET_BYTES - HEADER.size:
-                    buffer.copy_(packet[HEADER.size : HEADER.size + layout.nbytes])
+                    body.copy_(packet[HEADER.size : HEADER.size + layout.nbytes])
                 else:
-                    group.recv([buffer], source, BODIES).wait(FOREVER)
+                    group.recv([body], source, BODIES).wait(FOREVER)
                 self._deliver(source, label, buffer, layout)
         except (RuntimeError, ValueError, IndexError) as error:
             self._report(f"rank {source} is gone: {torch_message(error)}")
 
-    def _deliver(self, source: int, label: Label, buffer: Tensor, layout: Layout) -> None:
+    def _deliver(self, source: int, label: Label, buffer: Bytes, layout: Layout) -> None:
         """Put a complete message into the inbox."""
-        tensor = buffer.view(layout.dtype).view(layout.shape)
-        message = Message(source, label, tensor, lambda: self._buffers.give(buffer))
+        message = Message(source, label, layout.view(buffer), lambda: self._buffers.give(buffer))
         with self._changed:
             self._inbox.put(message)
             self._changed.notify_all()
@@ -224,10 +220,11 @@ class GlooTransport:
 class _Outgoing:
     """A message to be sent: one packet with its header and its tensor, or, if that is long, the tensor as a body."""
 
-    def __init__(self, label: Label, x: Tensor, buffers: _Buffers) -> None:
+    def __init__(self, label: Label, x: Tensor, buffers: Buffers) -> None:
         layout = Layout.of(x)
         self.label, self.nbytes, self._buffers = label, HEADER.size + layout.nbytes, buffers
-        self.packet = buffers.take(PACKET_BYTES)
+        self._taken: list[Bytes] = []
+        self.packet = self._take(PACKET_BYTES)
         self.body: Tensor | None = None
         header = HEADER.pack(MAGIC, *label, *layout.encode())
         self.packet[: HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
@@ -235,13 +232,16 @@ class _Outgoing:
             if layout.nbytes:
                 self.packet[HEADER.size : self.nbytes] = raw_bytes(x)
         else:
-            self.body = buffers.take(layout.nbytes).copy_(raw_bytes(x))
+            self.body = self._take(layout.nbytes).copy_(raw_bytes(x))
+
+    def _take(self, nbytes: int) -> Tensor:
+        self._taken.append(self._buffers.take(nbytes))
+        return torch.from_numpy(self._taken[-1])[:nbytes]
 
     def free(self) -> None:
         """Free the memory, after it was sent."""
-        for buffer in (self.packet, self.body):
-            if buffer is not None:
-                self._buffers.give(buffer)
+        for buffer in self._taken:
+            self._buffers.give(buffer)
 
     @staticmethod
     def read(packet: Tensor) -> tuple[Label, Layout]:
@@ -250,22 +250,3 @@ class _Outgoing:
         if magic != MAGIC:
             raise ValueError("it sent something that is not a message")
         return Label(Kind(kind), group, number), Layout.decode(tuple(layout))
-
-
-class _Buffers:
-    """Memory for messages, kept by size for reuse: fresh pages cost as much as the copy."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, list[Tensor]] = defaultdict(list)
-
-    def take(self, nbytes: int) -> Tensor:
-        kept = self._kept[nbytes]
-        try:
-            return kept.pop()
-        except IndexError:
-            return torch.empty(nbytes, dtype=torch.uint8)
-
-    def give(self, buffer: Tensor) -> None:
-        kept = self._kept[buffer.numel()]
-        if len(kept) < KEPT_BUFFERS:
-            kept.append(buffer)

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 
 import torch.distributed
 
-__all__ = ["KeyValueStore", "RawStore", "StoreGone", "connect_store", "start_store", "torch_message"]
-
 FOREVER = datetime.timedelta(days=365)
 c10d: Any = torch.distributed  # its type information is incomplete
 RawStore: TypeAlias = Any

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from roundelay.communicator import Communicator
-from roundelay.errors import LearnerLost, Mismatch
+from roundelay.errors import LearnerLost
 from roundelay.runtimes.blocking import Blocking
-from roundelay.runtimes.processes.transport.session import PointToPoint, Session
-from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport, bits_of, weight_of
+from roundelay.runtimes.messages import CALL_WORDS, CollectiveCall, Layout
+from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.shared_memory_segments import LINE, RING, RING_BYTES, Segment
-from roundelay.runtimes.tensor_layout import Layout
+from roundelay.runtimes.session import PointToPoint, Session
 from roundelay.runtimes.weighted_mean import divide, scale
 
-__all__ = ["SharedMemoryCommunicator"]
-
-OPERATIONS = ("mean", "gather", "broadcast")
 CHUNK_BYTES = 1 << 19  # small enough to stay in the cache
 BROADCASTS_AHEAD = 4  # how many broadcasts a root may be ahead of the others
 
@@ -54,7 +51,7 @@ class SharedMemoryCommunicator(PointToPoint):
         """Replace ``x`` by the mean over the group."""
         if self.size == 1:
             return Blocking(lambda: x)
-        return self._begin(_Collective("mean", x, weight=weight))
+        return self._begin(_Collective("mean", x, weight))
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
         """Return ``x`` of all ranks, in rank order."""
@@ -68,7 +65,7 @@ class SharedMemoryCommunicator(PointToPoint):
         """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
         if self.size == 1:
             return Blocking(lambda: x)
-        return self._begin(_Collective("broadcast", x, root=root))
+        return self._begin(_Collective("broadcast", x, root))
 
     def _make(self, members: Sequence[int], path: str) -> Communicator:
         return SharedMemoryCommunicator(self.session, self.transport, members, path)
@@ -87,22 +84,19 @@ class SharedMemoryCommunicator(PointToPoint):
         return Blocking(lambda: self._await(collective))
 
     def _publish(self, collective: _Collective) -> None:
-        transport, layout = self.transport, collective.layout
+        transport, call, layout = self.transport, collective.call, collective.call.layout
         collective.number = number = self._number
         block = 0
-        if collective.operation != "broadcast" or collective.root == self.rank:
-            chunks = _Chunks(layout, self.size) if collective.operation == "mean" else None
+        if call.operation != "broadcast" or call.argument == self.rank:
+            chunks = _Chunks(layout, self.size) if call.operation == "mean" else None
             block = transport.arena.take(layout.nbytes if chunks is None else chunks.nbytes)
             transport.segment.view(block, layout).copy_(collective.x)
             if chunks is not None:
                 chunks.clear(transport.segment, block)
             self._blocks.append((number, block))
             self.session.recorder.count_bytes(layout.nbytes)
-        collective.parts[self.rank] = _Part(
-            collective.operation, collective.root, collective.weight, block, collective.layout
-        )
-        code = OPERATIONS.index(collective.operation) + len(OPERATIONS) * collective.root
-        transport.segment.write(self._ring, number, code, bits_of(collective.weight), 0, block, *layout.encode(), 0)
+        collective.parts[self.rank] = _Part(call, block)
+        transport.segment.write(self._ring, number, *call.encode(), block, 0, 0)
         self._number += 1
         self._pending.append(collective)
         transport.notify(self.members)
@@ -138,7 +132,7 @@ class SharedMemoryCommunicator(PointToPoint):
     def _await(self, collective: _Collective) -> Any:
         if not collective.completed:
             self._complete(collective.number + 1)
-        if collective.operation == "gather":
+        if collective.call.operation == "gather":
             self._lent_tensors += collective.result
         return collective.result
 
@@ -149,15 +143,15 @@ class SharedMemoryCommunicator(PointToPoint):
             for rank in self._needed(collective):
                 self._await_rank(collective, rank)
             with self.session.communicating():
-                collective.result = getattr(self, f"_do_{collective.operation}")(collective)
+                collective.result = getattr(self, f"_do_{collective.call.operation}")(collective)
             collective.completed = True
             self._pending.popleft()
             self.transport.segment.take(self._ring, collective.number + 1)
-            if collective.operation == "broadcast":
+            if collective.call.operation == "broadcast":
                 self._limit_lead(collective)
 
     def _needed(self, collective: _Collective) -> Sequence[int]:
-        if collective.operation == "broadcast":
+        if collective.call.operation == "broadcast":
             return () if collective.root == self.rank else (collective.root,)
         return [rank for rank in range(self.size) if rank != self.rank]
 
@@ -170,17 +164,9 @@ class SharedMemoryCommunicator(PointToPoint):
             return True if ring is not None and segment.written(ring) > number else None
 
         self.session.wait(published)
-        code, bits, _, block, *layout = segment.entry(self._rings[rank], number)
-        theirs = _Part(
-            OPERATIONS[code % len(OPERATIONS)],
-            code // len(OPERATIONS),
-            weight_of(bits),
-            block,
-            Layout.decode(tuple(layout)),
-        )
-        if not theirs.fits(collective):
-            raise Mismatch(f"collective {number}: rank {rank} called {theirs}, rank {self.rank} called {collective}")
-        collective.parts[rank] = theirs
+        entry = segment.entry(self._rings[rank], number)
+        theirs = collective.parts[rank] = _Part(CollectiveCall.decode(entry), entry[CALL_WORDS])
+        collective.call.check(theirs.call, number, rank=self.rank, other=rank)
 
     def _limit_lead(self, collective: _Collective) -> None:
         """Let a root wait for the others, so that unread vectors do not fill the memory."""
@@ -194,7 +180,7 @@ class SharedMemoryCommunicator(PointToPoint):
     def _tensor(self, rank: int, collective: _Collective) -> Tensor:
         """Return the vector that a member has published."""
         part = collective.parts[rank]
-        return self.transport.segments[self.members[rank]].view(part.block, part.layout)
+        return self.transport.segments[self.members[rank]].view(part.block, part.call.layout)
 
     def _do_broadcast(self, collective: _Collective) -> Tensor:
         if collective.root != self.rank:
@@ -204,7 +190,7 @@ class SharedMemoryCommunicator(PointToPoint):
     def _do_gather(self, collective: _Collective) -> list[Tensor]:
         results = []
         for rank in range(self.size):
-            source, free = self._tensor(rank, collective), self._free_tensors[collective.parts[rank].layout]
+            source, free = self._tensor(rank, collective), self._free_tensors[collective.parts[rank].call.layout]
             results.append((free.pop() if free else torch.empty_like(source)).copy_(source))
         return results
 
@@ -217,13 +203,13 @@ class SharedMemoryCommunicator(PointToPoint):
 
     def _do_mean(self, collective: _Collective) -> Tensor:
         x = collective.x
-        weights = [collective.parts[rank].weight for rank in range(self.size)]
+        weights = [collective.parts[rank].call.argument for rank in range(self.size)]
         if any(weights):
             out = x.view(-1) if x.is_contiguous() else x.reshape(-1).clone()
             sources = [self._tensor(rank, collective).view(-1) for rank in range(self.size)]
             if self.size == 2:
                 sources[self.rank] = out  # rather than its copy: one vector less to read
-            chunks = _Chunks(collective.layout, self.size)
+            chunks = _Chunks(collective.call.layout, self.size)
             if chunks.shared:
                 self._share_work(collective, chunks, sources, weights, out)
             else:
@@ -245,7 +231,7 @@ class SharedMemoryCommunicator(PointToPoint):
         segments = [self.transport.segments[member] for member in self.members]
         blocks = [collective.parts[rank].block for rank in range(self.size)]
         sums = [
-            segments[rank].view(blocks[rank] + chunks.sums, Layout(collective.layout.dtype, (chunks.numel,)))
+            segments[rank].view(blocks[rank] + chunks.sums, Layout(collective.call.layout.dtype, (chunks.numel,)))
             for rank in range(self.size)
         ]
         first = chunks.count * self.rank // self.size
@@ -292,39 +278,24 @@ def _mean_of_chunk(out: Tensor, sources: Sequence[Tensor], weights: Sequence[flo
     divide(out, sum(weights))
 
 
-class _Part:
+class _Part(NamedTuple):
     """The part of a collective that a member has published."""
 
-    def __init__(self, operation: str, root: int, weight: float, block: int, layout: Layout) -> None:
-        self.operation, self.root, self.weight, self.block, self.layout = operation, root, weight, block, layout
-
-    def fits(self, mine: _Collective) -> bool:
-        """Return whether this is a part of ``mine``."""
-        same = self.operation == mine.operation and self.root == mine.root and self.layout.dtype == mine.layout.dtype
-        return same and (mine.operation == "gather" or self.layout.nbytes == mine.layout.nbytes)
-
-    def __str__(self) -> str:
-        return describe(self.operation, self.layout, self.root)
+    call: CollectiveCall
+    block: int
 
 
 class _Collective:
     """A collective that we have called."""
 
-    def __init__(self, operation: str, x: Tensor, *, weight: float = 0.0, root: int = 0) -> None:
-        self.operation, self.x, self.weight, self.root = operation, x, weight, root
-        self.layout = Layout.of(x)
+    def __init__(self, operation: str, x: Tensor, argument: float = 0.0) -> None:
+        self.x, self.call = x, CollectiveCall.of(operation, x, argument)
         self.number = -1
         self.parts: dict[int, _Part] = {}
         self.completed = False
         self.result: Any = None
 
-    def __str__(self) -> str:
-        return describe(self.operation, self.layout, self.root)
-
-
-def describe(operation: str, layout: Layout, root: int) -> str:
-    """Return the call of a collective as text."""
-    what = f"{operation}{tuple(layout.shape)}"
-    if operation == "broadcast":
-        what += f" from {root}"
-    return what if layout.dtype == torch.float32 else f"{what} of {str(layout.dtype).removeprefix('torch.')}"
+    @property
+    def root(self) -> int:
+        """The root of a broadcast."""
+        return int(self.call.argument)

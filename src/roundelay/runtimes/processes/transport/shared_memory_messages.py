@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from roundelay.errors import CommunicationError, LearnerLost
-from roundelay.runtimes.processes.transport.messages import Inbox, Kind, Label, Message
+from roundelay.runtimes.messages import Inbox, Kind, Label, Layout, Message
 from roundelay.runtimes.processes.transport.shared_memory_segments import (
     MAIN,
     NUM_LANES,
@@ -22,9 +21,6 @@ from roundelay.runtimes.processes.transport.shared_memory_segments import (
     Segment,
     lane,
 )
-from roundelay.runtimes.tensor_layout import Layout
-
-__all__ = ["SharedMemoryTransport"]
 
 T = TypeVar("T")
 LONGEST_SLEEP = 0.05  # a notification wakes us sooner
@@ -36,6 +32,7 @@ class SharedMemoryTransport:
     def __init__(self) -> None:
         self.segment, self._file = Segment.create()
         self.rank, self.size = 0, 1
+        self.arrived: float | None = None  # it cannot be known
         self.segments: list[Segment] = []
         self.arena: Arena
         self._notifiers: list[list[Notifier]] = []
@@ -159,15 +156,3 @@ class SharedMemoryTransport:
             self.segment.take(ring, count)
             if len(released) == 0 and count - before >= RING // 2:
                 self._notifiers[source][MAIN].notify()
-
-
-def bits_of(weight: float) -> int:
-    """Return the bits of a weight as an integer."""
-    (bits,) = struct.unpack("q", struct.pack("d", weight))
-    return int(bits)
-
-
-def weight_of(bits: int) -> float:
-    """Return the weight that has these bits."""
-    (weight,) = struct.unpack("d", struct.pack("q", bits))
-    return float(weight)

@@ -21,9 +21,7 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import CommunicationError
-from roundelay.runtimes.tensor_layout import Layout
-
-__all__ = ["Arena", "Notifier", "Segment", "usable"]
+from roundelay.runtimes.messages import Layout
 
 SEGMENT_BYTES = 1 << 36
 LINE = 64

@@ -20,20 +20,17 @@ from torch import Tensor
 from roundelay.communicator import Communicator
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.blocking import Blocking
+from roundelay.runtimes.messages import CollectiveCall, Kind, Label, raw_bytes
 from roundelay.runtimes.processes.transport.gloo_messages import FOREVER, interrupt
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, torch_message
-from roundelay.runtimes.processes.transport.messages import Kind, Label
-from roundelay.runtimes.processes.transport.session import PointToPoint, Session
-from roundelay.runtimes.tensor_layout import Layout, raw_bytes
+from roundelay.runtimes.session import PointToPoint, Session
 from roundelay.runtimes.weighted_mean import divide, scale
-
-__all__ = ["TorchCommunicator", "connect_by_device"]
 
 CONNECT = datetime.timedelta(seconds=30)
 WEIGHT_BYTES = 8
 
 
-class ProcessGroup(Protocol):
+class _ProcessGroup(Protocol):
     """The part of torch's process groups that is used here."""
 
     def allreduce(self, tensors: list[Tensor], /) -> Any: ...
@@ -43,7 +40,7 @@ class ProcessGroup(Protocol):
     def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
 
 
-Connect = Callable[[str, int, int, str], ProcessGroup]
+Connect = Callable[[str, int, int, str], _ProcessGroup]
 """Make a process group, from its name, our rank, its size, and the kind of device of its tensors."""
 
 
@@ -57,7 +54,7 @@ class TorchCommunicator(PointToPoint):
         self._stages = _Stages()
         self._works: queue.SimpleQueue[_Collective | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._groups: dict[str, ProcessGroup] = {}  # by the kind of device of their tensors
+        self._groups: dict[str, _ProcessGroup] = {}  # by the kind of device of their tensors
         session.closers.append(self._close)
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
@@ -75,7 +72,7 @@ class TorchCommunicator(PointToPoint):
             self._stages.give(stage)
             return x
 
-        return self._begin("mean", x, lambda group: group.allreduce([stage]), finish)
+        return self._begin(CollectiveCall.of("mean", x), x, lambda group: group.allreduce([stage]), finish)
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
         """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
@@ -89,7 +86,8 @@ class TorchCommunicator(PointToPoint):
                 x.copy_(data)
             return x
 
-        return self._begin(f"broadcast from {root}", x, lambda group: group.broadcast(flat, root), finish)
+        call = CollectiveCall.of("broadcast", x, root)
+        return self._begin(call, x, lambda group: group.broadcast(flat, root), finish)
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
         """Return ``x`` of all ranks; each rank sends its own to all others."""
@@ -109,15 +107,17 @@ class TorchCommunicator(PointToPoint):
         return TorchCommunicator(self.session, members, self._connect, path)
 
     def _begin(
-        self, operation: str, x: Tensor, start: Callable[[ProcessGroup], Any], finish: Callable[[], Tensor]
+        self, call: CollectiveCall, x: Tensor, start: Callable[[_ProcessGroup], Any], finish: Callable[[], Tensor]
     ) -> Awaitable[Tensor]:
         if self.session.end_reason is not None:
             raise LearnerLost(self.session.end_reason)
         self._sequence += 1
         _synchronize(x.device.type)  # our thread uses another stream
-        collective = _Collective(self._sequence, operation, x, start)
-        self._announce(collective)
-        self.session.recorder.count_bytes(collective.layout.nbytes)
+        collective = _Collective(self._sequence, call, x.device.type, start)
+        after = self.members[(self.rank + 1) % self.size]
+        label = Label(Kind.CHECK, self.key, collective.number)
+        self.session.transport.send(after, label, torch.tensor(call.encode()))
+        self.session.recorder.count_bytes(call.layout.nbytes)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"collectives {self.path}", daemon=True)
             self._thread.start()
@@ -146,7 +146,7 @@ class TorchCommunicator(PointToPoint):
             except (LearnerLost, Mismatch) as error:
                 collective.error = error
             except RuntimeError as error:  # torch has no narrower class: a peer is gone, or the group was closed
-                collective.error = LearnerLost(f"a {collective.operation} failed: {torch_message(error)}")
+                collective.error = LearnerLost(f"a {collective.call.operation} failed: {torch_message(error)}")
             collective.done = True
             self.session.transport.wake()
 
@@ -159,36 +159,21 @@ class TorchCommunicator(PointToPoint):
             else:
                 interrupt(group, self.rank, self.size)
 
-    def _announce(self, collective: _Collective) -> None:
-        text = f"{collective.operation}|{collective.layout.dtype}|{','.join(map(str, collective.layout.shape))}"
-        data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        after = self.members[(self.rank + 1) % self.size]
-        self.session.transport.send(after, Label(Kind.CHECK, self.key, collective.number), data)
-
     def _compare(self, collective: _Collective) -> None:
         """Wait until the previous rank has announced a collective; raise `Mismatch` if it is another one."""
         before, label = (self.rank - 1) % self.size, Label(Kind.CHECK, self.key, collective.number)
         transport, member = self.session.transport, self.members[before]
         message = transport.wait(lambda: transport.receive(member, label))
-        operation, dtype, shape = bytes(message.tensor.tolist()).decode().split("|")
+        theirs = CollectiveCall.decode(message.tensor.tolist())
         message.release()
-        mine = collective.layout
-        numel = 1
-        for length in shape.split(",") if shape else []:
-            numel *= int(length)
-        if (operation, dtype, numel) != (collective.operation, str(mine.dtype), mine.nbytes // mine.dtype.itemsize):
-            raise Mismatch(
-                f"collective {collective.number}: rank {before} called {operation}({shape}) {dtype}, "
-                f"rank {self.rank} called {collective.operation}({','.join(map(str, mine.shape))}) {mine.dtype}"
-            )
+        collective.call.check(theirs, collective.number, rank=self.rank, other=before)
 
 
 class _Collective:
     """A collective under way."""
 
-    def __init__(self, number: int, operation: str, x: Tensor, start: Callable[[ProcessGroup], Any]) -> None:
-        self.number, self.operation, self.start = number, operation, start
-        self.layout, self.device = Layout.of(x), x.device.type
+    def __init__(self, number: int, call: CollectiveCall, device: str, start: Callable[[_ProcessGroup], Any]) -> None:
+        self.number, self.call, self.device, self.start = number, call, device, start
         self.done = False
         self.error: Exception | None = None
 
@@ -235,7 +220,7 @@ def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Co
     Gloo is for tensors in host memory; NCCL, for tensors on a GPU, has never been run.
     """
 
-    def connect(path: str, rank: int, size: int, device: str) -> ProcessGroup:
+    def connect(path: str, rank: int, size: int, device: str) -> _ProcessGroup:
         own = store.clone()  # connecting cannot be interrupted and occupies its client
         prefix = c10d.PrefixStore(f"{device}/{generation}/{path}", own.raw)
         if device == "cuda":  # not run by any test: there is no GPU
@@ -248,7 +233,7 @@ def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Co
             options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
             group = c10d.ProcessGroupGloo(prefix, rank, size, options)
             group._set_default_timeout(FOREVER)
-        made: ProcessGroup = group
+        made: _ProcessGroup = group
         return made
 
     return connect

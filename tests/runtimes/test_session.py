@@ -14,8 +14,8 @@ from roundelay.errors import CommunicationError, LearnerLost, Mismatch
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
 from roundelay.runtimes.blocking import StrategyLock, run_blocking
-from roundelay.runtimes.processes.transport.messages import Inbox, Kind, Label, Message
-from roundelay.runtimes.processes.transport.session import PointToPoint, Session, serve_message
+from roundelay.runtimes.messages import Inbox, Kind, Label, Message
+from roundelay.runtimes.session import PointToPoint, Session, serve_message
 from roundelay.runtimes.wall_clock import WallClock
 from roundelay.strategy import Strategy
 
@@ -30,6 +30,7 @@ class Loopback:
     def __init__(self) -> None:
         self.inbox, self.sent, self.released = Inbox(), list[tuple[int, Label, Tensor]](), list[int]()
         self.end_reason: str | None = None
+        self.arrived: float | None = None
         self.wakes = 0
 
     def send(self, to: int, label: Label, x: Tensor) -> int:

@@ -16,13 +16,14 @@ from roundelay.communicator import Communicator, DeferredReply
 from roundelay.errors import CommunicationError, LearnerLost, Mismatch
 from roundelay.learner import Learner
 from roundelay.runtimes.blocking import Blocking, StrategyLock
-from roundelay.runtimes.processes.transport.messages import Kind, Label, Message, Transport
+from roundelay.runtimes.messages import Kind, Label, Message, Transport
 from roundelay.runtimes.wall_clock import TimeRecorder
 from roundelay.strategy import Strategy
 
-__all__ = ["PointToPoint", "Session", "serve_message"]
-
 T = TypeVar("T")
+
+Lent = dict[Kind, list[Callable[[], None]]]
+"""What releases the results that were lent to the strategy, by the kind of their operation."""
 
 
 class Session:
@@ -37,7 +38,7 @@ class Session:
         self.failure: BaseException | None = None
         self.closers: list[Callable[[], None]] = []
         self.threads: list[threading.Thread] = []
-        self.dropped: deque[dict[Kind, list[Message]]] = deque()  # results lent by communicators that are gone
+        self.dropped: deque[Lent] = deque()  # results lent by communicators that are gone
 
     def add_group(self, members: Sequence[int], path: str) -> int:
         """Register a group; return its key."""
@@ -76,7 +77,10 @@ class Session:
                 raise self.failure from None
             raise
         finally:
-            self.recorder.span("wait", begin)
+            end = self.recorder.now()
+            arrived = max(begin, end if self.transport.arrived is None else self.transport.arrived)
+            self.recorder.span("wait", begin, arrived)
+            self.recorder.span("communicate", arrived, end)
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
@@ -95,7 +99,7 @@ class Session:
         try:
             return self.strategy.serve(self.learner, theirs.to(self.learner.weights.device), source)
         finally:
-            self.recorder.span("serve", begin)
+            self.recorder.span("serve", begin, source=source)
 
 
 class PointToPoint:
@@ -113,7 +117,7 @@ class PointToPoint:
         self._requests = 0
         self._sent: dict[int, int] = defaultdict(int)  # exchanges by peer
         self._received: dict[int, int] = defaultdict(int)
-        self._lent: dict[Kind, list[Message]] = {Kind.EXCHANGE: [], Kind.REPLY: [], Kind.GATHER: []}
+        self._lent: Lent = {Kind.EXCHANGE: [], Kind.REPLY: [], Kind.GATHER: []}
         weakref.finalize(self, session.dropped.append, self._lent).atexit = False
 
     def exchange(self, x: Tensor, to: int, source: int) -> Awaitable[Tensor]:
@@ -175,7 +179,7 @@ class PointToPoint:
         """Wait for a message and lend its tensor."""
         transport, sender = self.session.transport, self.members[source]
         message = self.session.wait(lambda: transport.receive(sender, label))
-        self._lent[label.kind].append(message)
+        self._lent[label.kind].append(message.release)
         return message.tensor.to(like.device)
 
     def _reclaim_results(self, kind: Kind) -> None:
@@ -183,10 +187,10 @@ class PointToPoint:
         lent = [self._lent[kind]]
         while self.session.dropped:  # filled by any thread, emptied by this one
             lent += self.session.dropped.popleft().values()
-        for messages in lent:
-            for message in messages:
-                message.release()
-            messages.clear()
+        for releases in lent:
+            for release in releases:
+                release()
+            releases.clear()
 
 
 def serve_message(session: Session, message: Message) -> None:
