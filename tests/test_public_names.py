@@ -45,6 +45,7 @@ def test_strategies_import_only_the_contract_and_torch(root: Path) -> None:
         "roundelay.strateg",
         "roundelay.learner",
         "roundelay.communicator",
+        "roundelay.config",
         "roundelay.errors",
         "roundelay.plugins",
     )

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import re
+import types
 import typing
 import unicodedata
 from typing import Any
@@ -151,8 +152,10 @@ def _comments(kind: type[Any]) -> dict[str, str]:
 def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(map(str, typing.get_args(hint)))
+    if typing.get_origin(hint) is typing.Union:
+        return " | ".join(map(_type_name, typing.get_args(hint)))
     if isinstance(hint, type) and not typing.get_args(hint):
-        return hint.__name__
+        return "None" if hint is types.NoneType else hint.__name__
     return re.sub(r"\b\w+\.", "", str(hint))
 
 
