@@ -31,7 +31,7 @@ def learner(runtime: Any, settings: dict[str, Any]) -> dict[str, list[float]]:
     training = Job(task, Synchronous(bucket_bytes=settings["bucket_bytes"]), Budget(10**9, 10**9), sgd).training(
         runtime
     )
-    runtime.run(training.participation.assemble())
+    runtime.run(training.participation.rendezvous())
     rank, size = training.learner.index, training.member.num_learners
     dist.init_process_group("gloo", init_method=f"file://{settings['meet']}", rank=rank, world_size=size)
     modules = [DistributedDataParallel(task.make_module())]

@@ -34,7 +34,7 @@ def by_hand(task: Noise) -> object:
 
 def ours(task: Noise) -> object:
     training = Job(task, Synchronous(), Budget(10**9, 10**9), sgd).training(LocalRuntime())
-    run_blocking(training.participation.assemble())
+    run_blocking(training.participation.rendezvous())
 
     async def minibatch() -> None:
         claim = await training.participation.agenda.claim()

@@ -91,8 +91,8 @@ class Learner:
         self.descent_sum = 0.0  # how much `descend` has changed the sum of the weights; debug mode only
         self.metrics: list[tuple[str, float]] = []
         self.stateful: dict[str, Stateful] = dict(getattr(module, "roundelay_stateful", {}))
-        for keeper in self.stateful.values():
-            keeper.attach(self)
+        for owner in self.stateful.values():
+            owner.attach(self)
         self.slots, self.constants, self.tail, blank = make_layout(module)
         self._parameters = [place for place in self.slots if place.part.start < self.tail]
         self._buffers = [place for place in self.slots if place.part.start >= self.tail]

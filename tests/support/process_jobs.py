@@ -197,7 +197,7 @@ def train_traced(runtime: ProcessRuntime, settings: dict[str, Any]) -> dict[str,
 
 def end_while_waiting(runtime: ProcessRuntime, settings: dict[str, Any]) -> None:
     """Be told to end while waiting for the baton, which another thread has, and be slow to do so."""
-    runtime.run(make_training(runtime, settings).participation.assemble())
+    runtime.run(make_training(runtime, settings).participation.rendezvous())
     taken = threading.Event()
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""One rank's part in a run, step by step: assemble, claim, step, undo, synchronize, finish."""
+"""One rank's part in a run, step by step: rendezvous, claim, step, undo, synchronize, finish."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from roundelay.training.rank_state import RankState
 def make(strategy: Strategy | None = None, minibatches: int = 4, **more: Any) -> Participation:
     member = LoneMember(strategy or Synchronous())
     made = Participation(member, Agenda(member, Budget(10, minibatches, 2).intervals()), **more)
-    member.alone.run(made.assemble())
+    member.alone.run(made.rendezvous())
     return made
 
 
@@ -97,7 +97,7 @@ def test_an_unfinished_step_is_undone_and_its_minibatch_handed_out_again() -> No
     assert isinstance(made.member, LoneMember)
     assert made.member.events[-1]["event"] == "lost"
     assert made.member.events[-1]["reason"] == "learner 1 is gone"
-    run(made, made.assemble())
+    run(made, made.rendezvous())
     claim = run(made, made.agenda.claim())
     assert claim.number == 0
 

@@ -1,4 +1,4 @@
-"""Where learners run: in the simulator, on processes, under MPI, or as one rank of somebody else's launcher.
+"""Where learners run: in the simulator, on processes, under MPI, or as one rank of another launcher.
 
 A backend starts all learners of a job, or is one of them, and returns what the first learner returned.  What happens
 before and after it is the same for all: `roundelay.experiment.launch`.
@@ -43,7 +43,7 @@ class RunOptions:
     heartbeat_timeout: float | None = None
     """Seconds without a heartbeat after which a learner is lost; by default 30, or the simulated cluster's own."""
     hosts: Hosts | None = None
-    """Several hosts that meet; the same call is made on each of them."""
+    """Several hosts at one rendezvous; the same call is made on each of them."""
     restarts: int = 0
     """How often a run that has lost all its learners (under MPI: any) is resumed."""
     shuffle_ties: int | None = None

@@ -246,7 +246,7 @@ def _check_hosts(experiment: Experiment, out: Path | None, options: RunOptions) 
 
         if is_wanted(experiment, out):
             raise SettingsError(
-                "pretrain: hosts that meet by --rendezvous have no files in common; pre-train on one host, or under "
+                "pretrain: hosts of a --rendezvous have no files in common; pre-train on one host, or under "
                 "torchrun, and give --set pretrain.weights=RUN/pretrain/model.safetensors"
             )
 

@@ -1,4 +1,4 @@
-"""Who is told how a run proceeds, in the process that called `train`, wherever the learners are.
+"""Observers of a run, in the process that called `train`.
 
 Learners write steps and evaluations into the run's record.  A simulated run passes its events on as it writes them; for
 learners in other processes a thread follows the files.  So no learner knows who watches it.
@@ -43,7 +43,7 @@ class RunObserver:
         """Take what is about to be trained, as ``run.json`` has it."""
 
     def noticed(self, line: str) -> None:
-        """Take a line that whoever runs this should know."""
+        """Take a line that the user should know."""
 
     def began(self, minibatches: int) -> None:
         """Take the number of minibatches of the run, or of a stage of its pre-training, which begins now."""

@@ -1,4 +1,4 @@
-"""An experiment: one TOML file that says what is trained, how, by whom and for how long."""
+"""An experiment: one TOML file that says what is trained, how, by how many learners and for how long."""
 
 from __future__ import annotations
 

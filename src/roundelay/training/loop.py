@@ -75,7 +75,7 @@ class Training:
         part = self.participation
         while True:
             try:
-                await part.assemble()
+                await part.rendezvous()
                 while not part.agenda.done:
                     while not self.learner.is_server and (claim := await part.agenda.claim()) is not None:
                         await self.train(claim)

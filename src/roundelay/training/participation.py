@@ -96,7 +96,7 @@ class Participation:
     """What a loop over a task and a user loop share.
 
     A minibatch is a transaction: if a learner is lost, `LearnerLost` is raised at an await.  Then `undo` restores the
-    weights from the snapshot, and `assemble` forms a new membership, which hands the minibatch out again.
+    weights from the snapshot, and `rendezvous` forms a new membership, which hands the minibatch out again.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Participation:
         self._fingerprint, self._lr_factor = fingerprint, lr_factor
         self._reason = ""  # why the last membership ended
 
-    async def assemble(self) -> None:
+    async def rendezvous(self) -> None:
         """Agree on a new membership, and start from the mean of the model holders or from a checkpoint."""
         member, agenda, checkpointer = self.member, self.agenda, self.checkpointer
         report = make_report(member, agenda, checkpointer, self._fingerprint, self._reason)
@@ -155,7 +155,7 @@ class Participation:
             member.write("joined", generation=generation, size=membership.size)
 
     def undo(self, lost: LearnerLost) -> None:
-        """Undo the unfinished step after a loss; call `assemble` next."""
+        """Undo the unfinished step after a loss; call `rendezvous` next."""
         self.steps.undo()
         self._reason = str(lost)
         if self._reason != NEWCOMER_WAITS:

@@ -131,7 +131,7 @@ class JoinedLearner:
         self._reached = 0  # where our own minibatches end
         if learner.optimizer is not None:
             _disable_step(learner.optimizer)
-        self._runtime.run(self._participation.assemble())
+        self._runtime.run(self._participation.rendezvous())
         self._restore_progress()
         self._describe(ended=False)
 
@@ -327,7 +327,7 @@ class JoinedLearner:
             while True:
                 self._participation.undo(lost)
                 try:
-                    self._runtime.run(self._participation.assemble())
+                    self._runtime.run(self._participation.rendezvous())
                 except LearnerLost as another:
                     lost = another
                 else:

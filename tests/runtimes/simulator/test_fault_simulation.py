@@ -198,9 +198,9 @@ def test_what_a_server_alone_knows_is_taken_from_it(servers: int) -> None:
 
     def training(runtime: object) -> object:
         made = make(runtime)  # type: ignore[arg-type]  # a simulated one
-        before = made.participation.assemble
+        before = made.participation.rendezvous
 
-        async def assemble() -> None:
+        async def rendezvous() -> None:
             learner: Learner = made.learner
             kept = (
                 [
@@ -215,7 +215,7 @@ def test_what_a_server_alone_knows_is_taken_from_it(servers: int) -> None:
                 (float((learner.weights[part] - old).abs().max()), float(old.abs().max())) for part, old in kept
             )
 
-        made.participation.assemble = assemble  # type: ignore[method-assign]  # to look at the merge
+        made.participation.rendezvous = rendezvous  # type: ignore[method-assign]  # to look at the merge
         return made
 
     job.training = training  # type: ignore[method-assign, assignment]
