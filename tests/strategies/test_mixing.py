@@ -181,7 +181,7 @@ def test_exchanges_start_at_once_and_the_sum_is_new() -> None:
     learner, peers = learner_among_peers()
     mixed = Mixing(Ring()).mix(learner)
     assert peers.sent == [(0, 10.0), (2, 10.0)]
-    assert awaited(mixed) == torch.tensor(10.0) * (1 - 2 / 3) + torch.tensor(1.0) / 3 + torch.tensor(100.0) / 3
+    assert awaited(mixed) == pytest.approx((10.0 + 1.0 + 100.0) / 3)
     assert float(learner.weights[0]) == 10.0
 
 
