@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ from roundelay.cli import main
 
 ROUNDELAY = [sys.executable, "-m", "roundelay"]
 """In a process of its own, which takes seconds to import torch."""
+
+
+def without_coverage() -> dict[str, str]:
+    """Return the environment of a process that may not write large files, which its own coverage would."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
 
 
 def call(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

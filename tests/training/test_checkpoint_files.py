@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import roundelay.training.checkpoint_files
-from command_line import ROUNDELAY
+from command_line import ROUNDELAY, without_coverage
 from roundelay.errors import CheckpointError
 from roundelay.optim.schedules import Newbob
 from roundelay.runtimes.simulator.simulation import SimulationOutcome
@@ -334,6 +334,7 @@ def test_a_limit_on_file_sizes_stops_the_run(tmp_path: Path, root: Path) -> None
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+        env=without_coverage(),
     )
     assert done.returncode == 2
     line = done.stderr.splitlines()[-1]

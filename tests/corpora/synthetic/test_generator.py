@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command_line import without_coverage
 from roundelay.corpora.data_directory import read_split
 from roundelay.corpora.inspection import inspect_corpus
 from roundelay.corpora.synthetic import espeak_phones, generator, script, sentences
@@ -226,7 +227,9 @@ def test_a_full_disk_is_named_and_can_be_gone_on_from(corpus: Path, tmp_path: Pa
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, -1))\n"
         "generator.make_corpus(Path(sys.argv[1]), hours=0.08)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(out)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(out)], capture_output=True, text=True, check=False, env=without_coverage()
+    )
     assert done.returncode != 0
     line = done.stderr.strip().splitlines()[-1]
     assert "DataError" in line

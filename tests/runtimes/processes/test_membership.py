@@ -16,6 +16,7 @@ import process_jobs
 from fault_runs import Fault
 from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.membership import (
+    Heartbeat,
     MembershipProtocol,
     announce_end,
     current_id,
@@ -172,6 +173,20 @@ def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
         time.sleep(0.01)
     membership.stop()
     assert over == ["because"]
+
+
+@pytest.mark.timeout(20)
+def test_a_learner_that_is_lost_before_its_first_heartbeat_is_missed(
+    store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add("ids", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Heartbeat, "start", lambda self: None)
+        MembershipProtocol(store, 1, 2, heartbeat_timeout=0.2)
+    membership = MembershipProtocol(store, 0, 2, heartbeat_timeout=0.2)
+    agreement = membership.agree({}, lambda reports, safe: {}, {})
+    membership.stop()
+    assert agreement.members == [0]
 
 
 def address_of(store: KeyValueStore) -> tuple[str, int]:

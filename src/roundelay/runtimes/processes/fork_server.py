@@ -155,6 +155,7 @@ class _Server:
 
     def end_all(self) -> None:
         """End all children."""
+        signal.set_wakeup_fd(-1)  # its socket is closed
         for child in self._children:
             os.kill(child, signal.SIGKILL)
 

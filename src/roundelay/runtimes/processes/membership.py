@@ -67,6 +67,9 @@ class MembershipProtocol:
         self._initial_rank = initial_rank  # which the launcher knows this process by
         self.generation, self.members = -1, list(range(size))
         self.num_handled = 0  # number of newcomers that were admitted or lost
+        store.add(
+            f"beat/{initial_rank}", 1
+        )  # from now on our silence counts: we may be lost before the first heartbeat
         self._heartbeat = Heartbeat(
             store.clone(), initial_rank, heartbeat_timeout, on_silence=self._silent, on_store_gone=self._store_gone
         )
