@@ -7,18 +7,8 @@ import pytest
 from roundelay.planning.assumptions import assumptions_of
 from roundelay.planning.plan_text import answer, say_effect
 from roundelay.planning.ranking import PAPERS, make_plan, moved, sensitivity
-from roundelay.runtimes.cluster import Cluster, Compute, NetworkLink
 from roundelay.strategies import STRATEGIES
-
-WIDE = Cluster(
-    nodes=8,
-    learners_per_node=1,
-    model_bytes=8e7,
-    inter_node=NetworkLink(1e-3, 1e9),
-    compute=Compute(seconds=0.1),
-    frames=100,
-)
-ALL_REDUCE = 2 * 7 * (1e-3 + 8e7 / 8 / 1e9)  # of WIDE
+from wide_cluster import ALL_REDUCE, WIDE
 
 
 def test_a_ranking_and_what_it_rests_on() -> None:

@@ -7,20 +7,11 @@ import dataclasses
 import pytest
 
 from roundelay.planning.timing import fitted, period_of, time_strategy
-from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink, Straggler
+from roundelay.runtimes.cluster import Cluster, Fault, NetworkLink, Straggler
 from roundelay.strategies import ADPSGD, BMUF, STRATEGIES, Averaging, DelayByOne, Hierarchical, Synchronous
 from roundelay.strategy import Strategy, period_setting
 from strategy_cases import SETTINGS
-
-WIDE = Cluster(
-    nodes=8,
-    learners_per_node=1,
-    model_bytes=8e7,
-    inter_node=NetworkLink(1e-3, 1e9),
-    compute=Compute(seconds=0.1),
-    frames=100,
-)
-ALL_REDUCE = 2 * 7 * (1e-3 + 8e7 / 8 / 1e9)  # of WIDE
+from wide_cluster import ALL_REDUCE, WIDE
 
 
 def test_starting_up_is_left_out() -> None:

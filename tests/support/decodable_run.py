@@ -20,6 +20,7 @@ import tone_corpus
 from roundelay.models import AcousticModel, build_model
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import write_bundle
+from roundelay.speech.decoding.split_decoding import DecodeSettings
 from roundelay.speech.preparation.language_stage import LanguageSettings
 from roundelay.speech.preparation.pipeline import prepare
 from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
@@ -27,6 +28,8 @@ from roundelay.speech.preparation.prepared_data import PreparedData, open_prepar
 SETTINGS = replace(tone_corpus.SETTINGS, language=LanguageSettings(ctc=True))
 _kept: list[tempfile.TemporaryDirectory[str]] = []  # until the end
 MODEL = {"name": "dnn", "preset": "tiny"}
+FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
+"""Weights that need no tuning."""
 
 
 @functools.cache

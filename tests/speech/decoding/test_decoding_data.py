@@ -17,11 +17,10 @@ import soundfile
 
 import decodable_run
 import tone_corpus
+from decodable_run import FIXED
 from roundelay.errors import DataError
-from roundelay.speech.decoding.split_decoding import DecodeSettings, decode_run
+from roundelay.speech.decoding.split_decoding import decode_run
 from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
-
-FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 
 
 @pytest.fixture(scope="module")

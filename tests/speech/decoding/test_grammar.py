@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 import decodable_run
+from decodable_run import FIXED
 from roundelay.errors import DataError
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.decoding.grammar import build_grammar
 from roundelay.speech.decoding.split_decoding import DecodeSettings, decode_run
-
-FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,13 @@ import pytest
 import tomli_w
 
 import decodable_run
+from decodable_run import FIXED
 from roundelay.errors import DataError
 from roundelay.models import build_model
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.decoding.network_scorer import load_network
-from roundelay.speech.decoding.split_decoding import DecodeSettings, decode_run
-
-FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
+from roundelay.speech.decoding.split_decoding import decode_run
 
 
 @pytest.fixture(scope="module")

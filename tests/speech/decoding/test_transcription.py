@@ -11,8 +11,8 @@ import soundfile
 
 import decodable_run
 import tone_corpus
+from decodable_run import FIXED
 from roundelay.errors import DataError, SettingsError
-from roundelay.speech.decoding.split_decoding import DecodeSettings
 from roundelay.speech.decoding.transcription import (
     Transcript,
     Windows,
@@ -22,8 +22,6 @@ from roundelay.speech.decoding.transcription import (
     join_windows,
     transcribe,
 )
-
-FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
 
 
 def words(*rows: tuple[str, float, float]) -> list[Word]:

@@ -16,8 +16,6 @@ from roundelay.speech.decoding.grammar import find_grammar
 from roundelay.speech.decoding.split_decoding import DecodeSettings, decode_run
 from roundelay.speech.decoding.weight_tuning import neighbours, read_tuned
 
-FIXED = DecodeSettings(scale=0.3, penalty=0.0, prior=0.5)
-
 
 @pytest.fixture(scope="module")
 def place() -> Path:
