@@ -24,10 +24,10 @@ FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 """What names something in a Python file of the user's own."""
 Table = dict[str, Any]
 Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
-Natural = Annotated[int, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0, lt=1)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]  # 1 itself would leave nothing, as with a momentum or a dropout of 1
 Share = Annotated[float, Meta(ge=0, le=1)]
 LIMITS = (
     ("ge", "at least", operator.ge),

@@ -168,9 +168,7 @@ class Job:
     start: dict[str, Tensor] | None = None
     """Pre-trained weights, by their names in the module."""
 
-    def attempt(
-        self, folder: Path | None, *, lr_factor: float = 1.0, start: dict[str, Tensor] | None = None
-    ) -> Job:  # fmt: skip
+    def attempt(self, folder: Path | None, *, lr_factor: float = 1.0, start: dict[str, Tensor] | None = None) -> Job:
         """Return this job for one attempt at it, which saves to ``folder`` and chooses the model to leave."""
         saver = Saver(folder, self.checkpoint or CheckpointSettings()) if folder is not None else None
         selector = ModelSelector(self.keep) if self.keep.model != "last" else None
