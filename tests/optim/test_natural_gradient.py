@@ -122,7 +122,71 @@ def test_several_backward_passes_add_up_and_none_is_left_over() -> None:
     torch.testing.assert_close(layer.weight.grad, 2 * x.sum(0).expand(2, 3), rtol=1e-3, atol=1e-5)
     with torch.no_grad():
         layer(x)
-    assert natural.layers[""].uses == []
+    assert natural.layers[""].passes == {}
+
+
+def _twins(*, bias: bool = True) -> tuple[nn.Linear, nn.Linear, NaturalGradient]:
+    """Return two equal preconditioned layers, and the preconditioner of the first."""
+    torch.manual_seed(2)
+    layer = nn.Linear(4, 3, bias=bias)
+    other = copy.deepcopy(layer)
+    natural = [precondition(each, torch.optim.SGD(each.parameters(), 0.1), SMALL) for each in (layer, other)]
+    return layer, other, natural[0]
+
+
+def _gradients(layer: nn.Linear, x: Tensor) -> list[Tensor | None]:
+    """Return the gradients of one minibatch with a penalty of the weights."""
+    layer.zero_grad()
+    (layer(x).square().mean() + 0.1 * layer.weight.square().sum()).backward()
+    return [parameter.grad for parameter in layer.parameters()]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gradient_of_the_input_alone_leaves_nothing_behind(*, bias: bool) -> None:
+    layer, other, natural = _twins(bias=bias)
+    x = torch.randn(5, 4, requires_grad=True)
+    torch.autograd.grad(layer(x).square().sum(), [x])
+    assert natural.layers[""].passes == {}
+    assert not natural.layers[""].sides["in"].started
+    torch.testing.assert_close(_gradients(layer, x.detach()), _gradients(other, x.detach()), rtol=0, atol=0)
+
+
+def test_a_gradient_of_the_weight_alone_leaves_none_for_the_bias() -> None:
+    layer, _, natural = _twins()
+    torch.autograd.grad(layer(torch.randn(5, 4)).square().sum(), [layer.weight])
+    assert natural.layers[""].passes == {}
+    layer.bias.sum().backward()
+    torch.testing.assert_close(layer.bias.grad, torch.ones(3), rtol=0, atol=0)
+
+
+def test_a_backward_pass_that_fails_leaves_nothing_behind() -> None:
+    layer, plain = nn.Linear(4, 3), nn.Linear(4, 3)
+    plain.load_state_dict(layer.state_dict())
+    natural = precondition(layer, torch.optim.SGD(layer.parameters(), 0.1), PLAIN)
+    x = torch.randn(5, 4, requires_grad=True)
+    middle = layer(x)
+    middle.register_hook(_fail)
+    with pytest.raises(ArithmeticError):
+        (middle.sum() + layer(2 * x).sum()).backward()
+    torch.testing.assert_close(_gradients(layer, x), _gradients(plain, x), rtol=1e-3, atol=1e-5)
+    assert natural.layers[""].passes == {}
+
+
+def _fail(_: Tensor) -> None:
+    raise ArithmeticError
+
+
+def test_a_backward_pass_inside_another_has_uses_of_its_own() -> None:
+    layer, plain = nn.Linear(4, 3), nn.Linear(4, 3)
+    plain.load_state_dict(layer.state_dict())
+    natural = precondition(layer, torch.optim.SGD(layer.parameters(), 0.1), PLAIN)
+    x, y = torch.randn(5, 4, requires_grad=True), torch.randn(6, 4, requires_grad=True)
+    for each in (layer, plain):
+        inner = torch.utils.checkpoint.checkpoint(each, x, use_reentrant=True)
+        (each(y).square().mean() + inner.square().mean() + each(inner @ torch.ones(3, 4)).mean()).backward()
+    torch.testing.assert_close(layer.weight.grad, plain.weight.grad, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(layer.bias.grad, plain.bias.grad, rtol=1e-3, atol=1e-5)
+    assert natural.layers[""].passes == {}
 
 
 def test_no_row_moves_a_layer_further_than_allowed() -> None:

@@ -145,6 +145,16 @@ def _log_skipped_layer(name: str) -> None:
     )
 
 
+@dataclass
+class _BackwardPass:
+    """What one backward pass leaves at a layer until the pass is over."""
+
+    uses: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """The input and the output derivative of each use."""
+    gradients: dict[str, Tensor] | None = None
+    """Those of weight and bias that no hook has fetched yet; none before the first hook is called."""
+
+
 class _Layer:
     """One layer; its forward pass is replaced by one that records inputs and output derivatives.
 
@@ -158,8 +168,7 @@ class _Layer:
             "in": OnlineFisher(settings.fisher(settings.rank_in)),
             "out": OnlineFisher(settings.fisher(settings.rank_out)),
         }
-        self.uses: list[tuple[Tensor, Tensor]] = []
-        self._pending: dict[str, Tensor] = {}
+        self.passes: dict[int, _BackwardPass] = {}
         self._handles: dict[str, RemovableHandle] = {}
         self.zero = module.weight.detach().new_zeros(())
         setattr(module, "forward", self.forward)  # noqa: B010 (mypy has no other way); the class's is still there
@@ -170,6 +179,8 @@ class _Layer:
         if not (torch.is_grad_enabled() and module.weight.requires_grad):
             plain: Tensor = getattr(type(module), "forward")(module, x)  # noqa: B009 (as above)
             return plain
+        if torch._C._current_graph_task_id() == -1:
+            self.passes.clear()  # of a backward pass that failed
         self._add_hook("weight", module.weight)
         if module.bias is not None:
             self._add_hook("bias", module.bias)
@@ -185,14 +196,28 @@ class _Layer:
             self._handles[kind] = parameter.register_hook(lambda incoming: self._finish(kind, incoming))
 
     def _finish(self, kind: str, incoming: Tensor) -> Tensor | None:
-        """Return the parameter's gradient, if the layer was used at all."""
-        if self.uses:
-            uses, self.uses = self.uses, []
-            self._pending = self._gradients(uses)
-        mine = self._pending.pop(kind, None)
+        """Return the parameter's gradient, if this backward pass has been through the layer."""
+        current = self.passes.get(torch._C._current_graph_task_id())
+        if current is None:
+            return None
+        if current.gradients is None:
+            current.gradients = self._gradients(current.uses)
+        mine = current.gradients.pop(kind, None)
         if mine is None or incoming.data_ptr() == self.zero.data_ptr():
             return mine
         return incoming + mine  # the parameter is used elsewhere too
+
+    def record(self, x: Tensor, dy: Tensor) -> bool:
+        """Keep one use of the layer until its backward pass is over; return whether it is the first in that pass."""
+        task = torch._C._current_graph_task_id()
+        first = task not in self.passes
+        if first:
+            self.passes[task] = _BackwardPass()
+            # The hook of a parameter is not called by autograd.grad(loss, [x]), which wants no gradient of it.
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(functools.partial(self.passes.pop, task, None))
+        self.passes[task].uses.append((x, dy))
+        return first
 
     @torch.no_grad()
     def _gradients(self, uses: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -240,8 +265,7 @@ class _RecordedLayer(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), layer = ctx.saved_tensors, ctx.layer
         dx = _input_gradient(layer.module, x, weight, dy) if ctx.needs_input_grad[0] else None
-        layer.uses.append((x, dy))
-        if len(layer.uses) > 1:
+        if not layer.record(x, dy):
             return dx, None, None, None
         # Autograd calls the hook only if it has a gradient; an expanded zero takes no memory.
         bias = layer.zero.expand(layer.module.bias.shape) if ctx.needs_input_grad[2] else None
