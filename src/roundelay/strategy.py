@@ -46,6 +46,10 @@ class Strategy:
     """Whether only `step` changes the weights, and only after its last await: no snapshot is needed to undo it."""
     partial_step_ok: ClassVar[bool] = False
     """Whether the weights of an interrupted step may be kept: only its own gradient is missing from them."""
+    steps_on_server: ClassVar[bool] = False
+    """Whether servers take the optimizer's steps: they need what a user loop does to the rate and to the weights."""
+    averages_gradients: ClassVar[bool] = False
+    """Whether `step` is `average_gradients`, then `Learner.descend`: a user loop averages after each backward pass."""
     fallback_note: str = ""
     """The fallback in use, if the settings do not fit the current number of learners; set by `setup`."""
     bucket_bytes: int = 0
@@ -87,6 +91,10 @@ class Strategy:
     async def step(self, learner: Learner) -> None:
         """Turn ``learner.grad`` into the next ``learner.weights``, after the backward pass."""
         raise NotImplementedError
+
+    async def average_gradients(self, learner: Learner) -> None:
+        """Replace ``learner.grad`` by the mean of all learners', if that is how this strategy begins a step."""
+        raise NotImplementedError(f"{type(self).__name__} averages no gradients")
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor | DeferredReply:
         """Reply to a request, at any moment after `setup`; ``theirs`` is valid during the call only.

@@ -51,10 +51,20 @@ def test_hopping_ring_goes_one_place_further_each_time() -> None:
     assert [path.weights[learner] for learner in range(3)] == [[2, 1.75], [1.5, 2], [2.5, 2.25]]
 
 
-def test_ring_averages_three() -> None:
-    # after the first step 1, 2, 3, 4, 5: a third each with both neighbours
+def test_ring_averages_with_the_learner_before() -> None:
+    # after the first step 1, 2, 3, 4, 5: half of one's own, half of the rank before
     path = walk(Averaging(period=1, topology="ring"), [2, 4, 6, 8, 10], 5)
-    assert [path.weights[learner][0] for learner in range(5)] == pytest.approx([8 / 3, 2, 3, 4, 10 / 3])
+    assert [path.weights[learner][0] for learner in range(5)] == [3, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_a_period_that_ends_early_weighs_by_frames() -> None:
+    # one step of a period of ten: 2 with 1 frame and 4 with 3: (2 + 12)/4
+    assert walk(Averaging(period=10), [4, 8], 2, task={"counts": [1, 3]}).consensus == 3.5
+
+
+def test_a_finished_period_is_averaged_once() -> None:
+    path = walk(Averaging(period=1), [4, 8], 2, task={"counts": [1, 3]})
+    assert path.consensus == path.weights[0][-1] == 3.5
 
 
 def _momenta(training: Training) -> torch.Tensor:

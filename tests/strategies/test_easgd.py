@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from quadratic_task import walk
@@ -16,7 +18,9 @@ def test_two_steps_by_hand() -> None:
     #         e = (4 - 0.5)/4 = 0.875, centre 1.375, learner 1 at 4 - 0.875 + 12/2 = 9.125
     path = walk(EASGD(period=1, elasticity=0.25), [4, 8, 0, 16], 2)
     assert path.weights == {0: [2, 0.5], 1: [4, 9.125]}
-    assert path.consensus == 1.375
+    assert float(path.outcome.trainings[0].learner.weights[0]) == 1.375  # the server's
+    # one more exchange with each: (1 - 9/16) of the way from 1.375 to the mean 4.8125
+    assert path.consensus == 1.375 + 7 / 16 * (4.8125 - 1.375)
 
 
 @pytest.mark.parametrize("kind", [EASGD, SynchronousEASGD])
@@ -26,11 +30,32 @@ def test_momentum_by_hand(kind: type[EASGD]) -> None:
     assert path.weights == {0: [2, 1.5]}
 
 
+def test_a_run_of_less_than_a_period_counts() -> None:
+    # one step from 0 to 2 and to 4; then one exchange each with the centre at 0, in the mean over both orders:
+    # (1 - (1 - 1/4)^2) of the mean 3
+    assert walk(EASGD(period=10, elasticity=0.25), [4, 8], 2).consensus == pytest.approx(0.4375 * 3)
+    # all at once: 2 * 1/4 of the mean 3
+    assert walk(SynchronousEASGD(period=10, elasticity=0.25), [4, 8], 2).consensus == pytest.approx(1.5)
+
+
+def test_the_consensus_is_the_mean_over_all_orders_of_one_exchange_each() -> None:
+    ends, centre, alpha = [2.0, 4.0, 1.0], 0.0, 0.3
+    orders = []
+    for order in itertools.permutations(ends):
+        moved = centre
+        for one in order:
+            moved += alpha * (one - moved)
+        orders.append(moved)
+    path = walk(EASGD(period=10, elasticity=alpha), [4, 8, 2], 3)
+    assert path.consensus == pytest.approx(sum(orders) / len(orders))
+
+
 def test_exchanges_every_period_only() -> None:
     # alone for steps 2 and 3; at step 4 (steps done: 3) x = 1, the centre is at 0, e = 0.5: centre 0.5
     path = walk(EASGD(period=3, elasticity=0.5), [8, 0, 0, 0], 1)
     assert path.weights == {0: [4, 2, 1, 0]}
-    assert path.consensus == 0.5
+    assert float(path.outcome.trainings[0].learner.weights[0]) == 0.5
+    assert path.consensus == 0.25  # one more exchange with the learner at 0
 
 
 @pytest.mark.parametrize(("kind", "learners"), [(EASGD, 3), (SynchronousEASGD, 3), (EASGD, 1)])

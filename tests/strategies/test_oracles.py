@@ -237,7 +237,8 @@ def test_e7_alpha_one_swaps_learner_and_centre() -> None:
     # the learner at 4 and the centre at 0 swap: 0 - (4 - 0)/2, as the gradient is that at 4
     path = walk(EASGD(period=1, elasticity=1.0), [8, 0], 1)
     assert path.weights == {0: [4, -2]}
-    assert path.consensus == 4
+    assert float(path.outcome.trainings[0].learner.weights[0]) == 4
+    assert path.consensus == -2  # one more exchange swaps them again
 
 
 # -- E11: the parameter server in numpy -------------------------------------------------------------------------------

@@ -125,3 +125,8 @@ def test_settings_that_cannot_be() -> None:
         SlowMo(period=0).check(4)
     with pytest.raises(SettingsError, match="slow_rate must be above 0, not 0"):
         SlowMo(slow_rate=0.0).check(4)
+
+
+def test_a_run_that_ends_within_a_period_counts() -> None:
+    # one step from 0 to 2 and to 4: half of the way to the mean 3
+    assert walk(SlowMo(period=10, slow_rate=0.5), [4, 8], 2).consensus == 1.5

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from roundelay.config import Seed
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import find_topology
@@ -37,7 +38,7 @@ class ADPSGD(Asynchronous):
     partial_step_ok: ClassVar[bool] = True
 
     topology: Literal["ring", "random-ring", "complete"] = "ring"
-    seed: int = 0  # of the random ring
+    seed: Seed = 0  # of the random ring
     share: float | None = None  # of a link, from both its ends; 1/(1 + number of neighbours) by default
 
     def check(self, size: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from roundelay.communicator import DeferredReply
-from roundelay.config import Count, NonNegative
+from roundelay.config import Count, Depth, NonNegative
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategy import Asynchronous
@@ -34,8 +34,9 @@ class ASGD(Asynchronous):
     """
 
     state: ClassVar[tuple[str, ...]] = ("updates", "pulled")
+    steps_on_server: ClassVar[bool] = True
 
-    servers: Count = 1
+    servers: Depth = 1
     staleness_bound: Count | None = None  # pushes ahead of the slowest learner; by default there is no bound
     damping: NonNegative = 0.0
 
@@ -60,7 +61,7 @@ class ASGD(Asynchronous):
     async def push(self, learner: Learner, x: Tensor) -> None:
         """Send each server its part of ``x``, and copy the weights that it replies with."""
         x[learner.tail :].div_(len(self.pushes))  # N changes of the same old buffers count as their mean
-        replies = [learner.comm.request(x[part], to=server) for server, part in enumerate(self.parts)]
+        replies = [learner.comm.request(learner.outgoing(x, part), to=server) for server, part in enumerate(self.parts)]
         staleness = 0.0
         for part, reply in zip(self.parts, replies, strict=True):
             new = await reply
@@ -82,7 +83,7 @@ class ASGD(Asynchronous):
 
     def apply(self, learner: Learner, theirs: Tensor, part: slice, staleness: int) -> None:
         """Take the step on the server, along the gradient ``theirs``."""
-        learner.grad[part].copy_(theirs)
+        learner.grad[part].copy_(learner.incoming(theirs, part))
         learner.lr_factor /= max(1, staleness) ** self.damping
         learner.descend(learner.grad, part)
         learner.set_position(learner.minibatch + 1)

@@ -24,12 +24,13 @@ class UpdatesASGD(ASGD):
     Learners have the optimizer and its schedule; the server adds up, if wanted with a ``momentum`` of its own.
     Servers, staleness bound and damping (here of $\alpha$) are as in `ASGD`.
 
-    The ASGD of Li et al., 2017 (arXiv 1703.05880) as in their program: $\alpha$ is 0.5 by the server's defaults;
-    $\mu$ is 0, or 0.9 in the variant with a momentum.  Departure: before a barrier learners push the rest of their
-    change, so that the server's weights contain all of it.
+    The ASGD of Li et al., 2017 (arXiv 1703.05880) as in their program: $\alpha$ is 0.5 by the server's defaults and
+    $\mu$ is 0.  Their variant with a momentum, MASGD, has $\mu = 0.9$ and $\alpha = 1$.  Departure: before a barrier
+    learners push the rest of their change, so that the server's weights contain all of it.
     """
 
     state: ClassVar[tuple[str, ...]] = (*ASGD.state, "steps", "base", "velocity")
+    steps_on_server: ClassVar[bool] = False
 
     period: Count = 10  # steps
     rate: Positive = 0.5  # alpha

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
 from roundelay.config import Count
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.mixing import Mixing
-from roundelay.strategies.topologies import find_topology
+from roundelay.strategies.topologies import DirectedRing, Topology, find_topology
 from roundelay.strategy import OptimizerState, Strategy
 
 
@@ -21,8 +23,10 @@ class Averaging(Strategy):
     $w_l \gets \frac{\sum_k n_k w_k}{\sum_k n_k}$ with $n_k$ the frames of learner $k$ since the last average.
 
     Other topologies average with some learners instead of all.  ``butterfly``: in round $r$ with the learner at $l
-    \oplus 2^r$, one half each.  ``ring``: with both neighbours, one third each.  ``hopping-ring``: with the learner
-    $r+1$ ranks before, one half each.  These are cheaper; learners stay apart, and frames do not count.
+    \oplus 2^r$, one half each.  ``ring``: with the learner one rank before, one half each.  ``hopping-ring``: with the
+    learner $r+1$ ranks before, one half each.  These are cheaper; learners stay apart, and frames do not count.
+
+    The consensus is the next average, taken now: a run that ends within a period loses none of its steps.
 
     Su, Chen & Xu, 2015 (arXiv 1507.01239, equations 1 and 2) average every 10 minibatches at a rate that grows with the
     number of learners; butterfly and rings are options of their program.  Weighting by frames, which uneven shards
@@ -43,7 +47,7 @@ class Averaging(Strategy):
     def check(self, size: int) -> None:
         super().check(size)
         if self.topology != "all-reduce":
-            find_topology(self.topology).check(size)
+            self._graph().check(size)
             if self.optimizer_state == "average":
                 raise SettingsError(f"strategy.optimizer_state 'average' needs all-reduce, not {self.topology!r}")
 
@@ -52,7 +56,7 @@ class Averaging(Strategy):
         frames, size = self.period_frames, learner.comm.size
         self.period_steps = self.period if frames is None else -(-frames // learner.nominal_frames)
         if self.topology != "all-reduce":
-            graph = find_topology(self.topology)
+            graph = self._graph()
             self.mixing, self.fallback_note = Mixing(graph.or_fallback(size)), graph.fallback_note(size)
 
     async def step(self, learner: Learner) -> None:
@@ -70,3 +74,11 @@ class Averaging(Strategy):
             await learner.comm.mean(learner.weights, weight)
         else:
             learner.weights.copy_(await self.mixing.mix(learner, self.rounds))
+
+    async def consensus(self, learner: Learner) -> Tensor:
+        if self.topology != "all-reduce":
+            return await super().consensus(learner)
+        return await learner.comm.mean(learner.weights.clone(), weight=self.frames / learner.nominal_frames)
+
+    def _graph(self) -> Topology:
+        return DirectedRing() if self.topology == "ring" else find_topology(self.topology)  # Su et al. send one way

@@ -81,7 +81,6 @@ class BMUF(Strategy):
 
     async def consensus(self, learner: Learner) -> Tensor:
         mean = await learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
-        done = self.steps % self.block_steps == 0
-        block = 0.0 if done else self.rate * (mean[: learner.tail] - self.block_start(self.model))
-        mean[: learner.tail].copy_(self.model + block)
+        block = mean[: learner.tail] - self.block_start(self.model)  # G so far; 0 after a finished block
+        mean[: learner.tail].copy_(self.model + self.rate * block)
         return mean

@@ -10,7 +10,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from roundelay.config import Count, check_bounds
+from roundelay.config import Seed, Width, check_bounds
 from roundelay.learner import Learner, Slot
 from roundelay.plugins import Registry
 
@@ -145,8 +145,8 @@ class PowerSGD(Compression):
     Vogels, Karimireddy & Jaggi, 2019, "PowerSGD" (arXiv 1905.13727, algorithms 1 and 2).
     """
 
-    rank: Count = 2
-    seed: int = 0
+    rank: Width = 2
+    seed: Seed = 0
 
     def factors(self, learner: Learner) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)

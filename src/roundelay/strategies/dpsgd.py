@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from roundelay.config import Seed
 from roundelay.learner import Learner
 from roundelay.strategies.mixing import MatrixMixing, Mixing, MixingBase
 from roundelay.strategies.topologies import Ring, find_topology
@@ -33,7 +34,7 @@ class DPSGD(Strategy):
 
     topology: Literal["ring", "random-ring", "complete", "exponential"] = "ring"
     matrix: list[list[float]] | None = None  # T, instead of a topology
-    seed: int = 0  # of the random ring
+    seed: Seed = 0  # of the random ring
 
     def check(self, size: int) -> None:
         super().check(size)

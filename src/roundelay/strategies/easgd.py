@@ -22,7 +22,10 @@ class EASGD(Asynchronous):
     all with the old $x_l$ and $\tilde x$;  in between only $x_l \gets x_l - \gamma g_l(x_l)$.
 
     With ``momentum`` (EAMSGD) $v \gets \delta v - \gamma g_l(x_l + \delta v)$ and $x_l \gets x_l + v$ replace the
-    gradient step.  A server has the centre, which is the model.
+    gradient step.  A server has the centre.
+
+    The model is the centre after one more exchange with each learner, in the mean over all orders of the learners:
+    $\tilde x + (1 - (1-\alpha)^N)\,(\bar x - \tilde x)$.  So it contains the steps since the last exchanges.
 
     Zhang, Choromanska & LeCun, 2015, "Deep learning with elastic averaging SGD" (algorithms 1 and 2, EASGD and EAMSGD,
     asynchronous).  The default $\alpha = 0.9/N$ and the overlap of the exchange with the gradient are those of their
@@ -73,4 +76,6 @@ class EASGD(Asynchronous):
         return pulled
 
     async def consensus(self, learner: Learner) -> Tensor:
-        return await learner.comm.broadcast(learner.weights.clone(), root=0)
+        centre = await learner.comm.broadcast(learner.weights.clone(), root=0)
+        mean = await learner.comm.mean(learner.weights.clone(), weight=0.0 if learner.is_server else 1.0)
+        return centre.lerp_(mean, 1.0 - (1.0 - self.alpha) ** (learner.comm.size - self.servers))

@@ -20,6 +20,8 @@ class SynchronousEASGD(EASGD):
     $x_l \gets x_l - \gamma g_l(x_l) - \alpha (x_l - \tilde x)$,  $\tilde x \gets (1-\beta)\tilde x + \beta\frac1N\sum_l
     x_l$ with $\beta = N\alpha$, all with the old $x_l$ and $\tilde x$.
 
+    The model is the centre after one more average, so it contains the steps since the last one.
+
     Zhang, Choromanska & LeCun, 2015 (the synchronous form), otherwise as `EASGD`; it needs no server.
     """
 
@@ -59,4 +61,5 @@ class SynchronousEASGD(EASGD):
         return self.difference
 
     async def consensus(self, learner: Learner) -> Tensor:
-        return self.centre.clone()
+        mean = await learner.comm.mean(learner.weights.clone())
+        return self.centre.lerp(mean, self.beta)

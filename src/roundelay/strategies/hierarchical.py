@@ -26,7 +26,8 @@ class Hierarchical(Strategy):
     A node claims minibatches for all its learners; ``outer`` decides which nodes step together.  A node weighs as much
     as its learners: by frames if ``outer`` weights by frames, by their number in a mean of weights
     (``learner.multiplicity``).  Servers of ``outer`` are ranks outside all nodes.  If neighbours change the leader's
-    weights between two steps, its node takes the next gradient at the weights that were broadcast, one mixing behind.
+    weights between two steps, the leader takes its next gradient at the new weights, and the others of its node at the
+    weights that were broadcast, one mixing behind.
 
     Zhang et al., 2019 (arXiv 1907.05701, H-ADPSGD: AD-PSGD between nodes, synchronous SGD inside).  Departures: any
     strategy as ``outer``; nodes of unequal size, made in rank order, and again after a loss.

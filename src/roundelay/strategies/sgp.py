@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from roundelay.config import Seed
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import FixedGraph, Topology, find_topology
 from roundelay.strategy import Strategy
@@ -35,7 +36,7 @@ class SGP(Strategy):
 
     topology: str = "exponential"
     edges: list[tuple[int, int]] | None = None  # instead of a topology
-    seed: int = 0  # of the random ring
+    seed: Seed = 0  # of the random ring
 
     def check(self, size: int) -> None:
         super().check(size)

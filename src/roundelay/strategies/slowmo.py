@@ -21,7 +21,8 @@ class SlowMo(Strategy):
 
     $u \gets \beta u + \frac{x_0 - \bar x}{\gamma}$,  $x_0 \gets x_0 - \alpha\gamma u$,
 
-    and all continue from $x_0$.  With $\beta = 0$ and $\alpha = 1$ this is model averaging.  At a constant rate
+    and all continue from $x_0$.  The model is $x_0 - \alpha (x_0 - \bar x)$: within a period the steps so far
+    count, without the momentum.  With $\beta = 0$ and $\alpha = 1$ this is model averaging.  At a constant rate
     $\gamma$ it is BMUF with the classical block momentum $\eta = \beta$ and the block learning rate $\zeta = \alpha$.
 
     Wang, Tantia, Ballas & Rabbat, 2020, "SlowMo: improving communication-efficient distributed SGD with slow momentum"
@@ -64,6 +65,11 @@ class SlowMo(Strategy):
             self.anchor.sub_(self.slow * self.slow_rate)
             parameters.copy_(self.anchor)
             self.last_rate = rate
+
+    async def consensus(self, learner: Learner) -> Tensor:
+        mean = await super().consensus(learner)
+        mean[: learner.tail].copy_(self.anchor.lerp(mean[: learner.tail], self.slow_rate))
+        return mean
 
 
 def _rate(learner: Learner) -> float:

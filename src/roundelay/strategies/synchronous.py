@@ -29,6 +29,7 @@ class Synchronous(Strategy):
 
     state: ClassVar[tuple[str, ...]] = ("residual", "factors")
     atomic_step: ClassVar[bool] = True
+    averages_gradients: ClassVar[bool] = True
 
     bucket_bytes: Natural = 0  # of a part that is averaged during the backward pass; 0: all at the end
     compression: Compression | None = None
@@ -56,12 +57,16 @@ class Synchronous(Strategy):
     async def step(self, learner: Learner) -> None:
         if learner.comm.size == 1:
             return learner.descend()
+        await self.average_gradients(learner)
+        return learner.descend(learner.grad)
+
+    async def average_gradients(self, learner: Learner) -> None:
         if self.compression is not None:
             self.residual, self.factors = await self.compression.mean(learner, self.residual, self.factors)
         else:
             for part in self.averaging or [learner.comm.mean(learner.grad, weight=learner.weight)]:
                 await part
-        return learner.descend(learner.grad)
+            self.averaging = []
 
     async def consensus(self, learner: Learner) -> Tensor:
         return learner.weights.clone()

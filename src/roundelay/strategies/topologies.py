@@ -71,6 +71,16 @@ class Ring(Topology):
 
 
 @dataclass(frozen=True)
+class DirectedRing(Topology):
+    """The learner before us, always the same: each sends to the next rank only."""
+
+    name: ClassVar[str] = "directed-ring"
+
+    def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
+        return [Edge((rank + 1) % size, (rank - 1) % size)] if size > 1 else []
+
+
+@dataclass(frozen=True)
 class RandomRing(Topology):
     """A ring through all learners in a new random order at each iteration; all draw it from one seed."""
 
@@ -233,7 +243,7 @@ class FixedGraph(Topology):
 TOPOLOGIES: dict[str, type[Topology]] = {
     topology.name: topology
     for topology in (
-        *(Bipartite, Butterfly, Complete, ExponentialGraph),
+        *(Bipartite, Butterfly, Complete, DirectedRing, ExponentialGraph),
         *(HoppingRing, RandomRing, Ring, StaticExponential),
     )
 }
