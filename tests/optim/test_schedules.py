@@ -54,7 +54,10 @@ def test_newbob_does_not_count_a_loss_that_grows_as_a_gain() -> None:
         (lambda: ExponentialDecay(frames=0), "frames must be above 0, not 0"),
         (lambda: WarmupAnneal(warmup_frames=-1, every_frames=5), "warmup_frames must be at least 0"),
         (lambda: WarmupAnneal(warmup_frames=1, every_frames=0), "every_frames must be above 0, not 0"),
-        (lambda: WarmupAnneal(warmup_frames=1, every_frames=5, factor=0), "factor must be above 0, not 0"),
+        (
+            lambda: WarmupAnneal(warmup_frames=1, every_frames=5, factor=0),
+            "factor must be above 0 and at most 1",
+        ),
         (lambda: Newbob(factor=1.0), "factor must be above 0 and below 1, not 1.0"),
     ],
 )

@@ -99,3 +99,17 @@ inter_node = { bandwidth = 1e6 }
     assert wide["task"]["hidden"] == [16]
     assert wide["cluster"]["inter_node"]["bandwidth"] == 1e6
     assert wide["task"]["model_seed"] == wide["seed"] == 1
+
+
+def test_a_study_that_asks_for_default_rules_gets_them(tmp_path: Path) -> None:
+    plain = write_study(tmp_path / "plain.toml", strategies='["bmuf"]', learners="[4]", seeds="[1]", rates="[]")
+    text = plain.read_text(encoding="utf-8")
+    by_rule = tmp_path / "rule.toml"
+    by_rule.write_text(text + '\n[experiment.rate]\nrule = "auto"\n', encoding="utf-8")
+    first, second = (
+        next(cell for cell in expand(Study.read(path)).cells if cell.learners == 4) for path in (plain, by_rule)
+    )
+    assert "rate" not in first.settings  # a study says its own rates
+    assert second.settings["rate"]["chosen"].startswith("bmuf with 4 learners: rate x ")
+    assert second.rate == first.rate  # the factor is in the settings, not in the rate
+    assert second.fitted.period is None

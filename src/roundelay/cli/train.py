@@ -50,7 +50,7 @@ Examples:
 )
 @click.option("--rendezvous", metavar="HOST:PORT", help="Several hosts: run the same command on each of them.")
 @click.option("--hosts", type=int, default=1, show_default=True, help="Number of hosts at the rendezvous.")
-@click.option("--token", default="", help="Word shared by all hosts of a run; others are refused.")
+@click.option("--token", default="", help="Secret of the run, the same on all hosts; --rendezvous needs it.")
 @click.option(
     "--restarts", type=click.IntRange(0), default=0, show_default=True, metavar="N",
     help="Resume at most N times if all learners (MPI: any) are lost.",

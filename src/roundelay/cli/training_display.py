@@ -35,6 +35,8 @@ class Display(RunObserver):
                 f"{about['minibatches']} minibatches, {about['epochs']:g} epochs",
                 err=True,
             )
+            if rule := about.get("rule"):
+                click.echo(f"{rule}; --set rate.rule=none: the experiment's own numbers", err=True)
 
     def noticed(self, line: str) -> None:
         """Print the line."""

@@ -104,6 +104,8 @@ class Simulator(Backend):
     def __init__(self, experiment: Experiment, out: Path | None, options: RunOptions, observer: RunObserver) -> None:
         whole = experiment if experiment.cluster is not None else experiment.replace(cluster=Cluster())
         super().__init__(whole, out, options, observer)
+        assert whole.cluster is not None
+        whole.cluster.check(whole.learners, whole.strategy.servers)
 
     @property
     def restarts(self) -> int:
@@ -135,7 +137,8 @@ class Simulator(Backend):
         if faults is not None:
             faults.check(outcome.fired, outcome.seconds)
         first = next(training for training in outcome.finished if not training.learner.is_server)
-        return finish(first, outcome.consensus, self.out, seconds=outcome.seconds)
+        result = finish(first, outcome.consensus, self.out, seconds=outcome.seconds)
+        return result | {"model": first.learner.module, "totals": {k: dict(each) for k, each in record.totals.items()}}
 
     def launch_stage(self, stages: Pretraining, stage: int) -> Result:
         return stages.simulate(stage, self.out, observer=self.observer)

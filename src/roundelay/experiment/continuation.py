@@ -75,6 +75,8 @@ def resume(
     """
     folder, observer, options = RunFolder(Path(path)), observer or RunObserver(), options or RunOptions()
     experiment, about, begun = _read(folder)
+    if "program" in about:
+        raise CheckpointError(f"{path}: its model and data are those of a program; run that again, with a new folder")
     if is_finished(folder.path):
         raise CheckpointError(f"{path}: already finished")
     lines = _changed_versions(about)
@@ -128,6 +130,8 @@ def _resized(experiment: Experiment, learners: int) -> tuple[Experiment, list[st
         f"{state}; a global batch has {size * learners} frames in place of {size * before}",
         "the result is not that of a run that never stopped",
     ]
+    if experiment.rate is not None and experiment.rate.chosen:
+        lines.append(f"the rate and the strategy's settings stay those that were chosen for {before} learners")
     return experiment.replace(**changes), lines
 
 

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend
 from roundelay.experiment.learner_entry import Result, Tensors
 from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
-from roundelay.experiment.settings import Experiment, assign
+from roundelay.experiment.settings import Experiment, assign, build_by_rule
 from roundelay.files import remove_unfinished
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Clock
@@ -41,12 +43,19 @@ class Run:
     """Where the model, the settings and the record are."""
     kept: dict[str, Any] | None = None
     """Of which evaluations the model is, unless it is that of the end."""
+    rule: str = ""
+    """What the strategy's default rule has chosen, and why; empty if nothing."""
     reported: bool = True
     """False on a rank of torchrun, Slurm or mpiexec if another rank has the result."""
+    model: nn.Module | None = None
+    """The model, if it was trained in this process."""
+    totals: dict[str, dict[str, float]] | None = None
+    """By learner of a simulated run: seconds by what they were spent on, bytes sent, and so on."""
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         said: dict[str, Any] = {"scores": self.scores, "seconds": self.seconds, "clock": self.clock}
+        said |= {"rule": self.rule} if self.rule else {}
         return said | ({"kept": self.kept} if self.kept is not None else {})
 
 
@@ -102,9 +111,11 @@ def configure(
     on: On = "processes",
     options: RunOptions | None = None,
 ) -> Experiment:
-    """Return an experiment of a file or a table, with changes on top of it."""
+    """Return an experiment of a file or a table, with changes and the strategy's default rule on top of it."""
     options, where = options or RunOptions(), "experiment" if isinstance(experiment, Mapping) else str(experiment)
     table = _table(experiment)
+    for name in {"task", "strategy", "cluster"} & table.keys():
+        table[name] = _as_table(name, table[name])
     if changes.data is not None:
         table.setdefault("task", {})["data"] = str(Path(changes.data).absolute())
     if changes.strategy is not None:
@@ -112,8 +123,7 @@ def configure(
         if table.get("strategy", {}).get("name") != name:
             table["strategy"] = {"name": name}
     if changes.learners is not None:
-        if changes.learners < 1:
-            raise SettingsError(f"--learners must be at least 1, not {changes.learners}")
+        config.ranges(Experiment)["learners"].check("--learners", changes.learners)
         table["learners"] = changes.learners
     if changes.debug:
         table["debug"] = True
@@ -125,13 +135,13 @@ def configure(
             table["strategy"]["learners_per_node"] = changes.learners_per_node
     for key, value in changes.settings.items():
         assign(table, key, value)
-    strategy = table.get("strategy", {})
+    strategy = _as_table("strategy", table.get("strategy", {}))
     if strategy.get("name") == "hierarchical" and "learners_per_node" not in strategy:
         nodes = _nodes(table, on, options)
         if nodes is not None:
             strategy["learners_per_node"] = nodes
     _slow_down(table, options.slow or {})
-    return config.build(Experiment, table, where)
+    return build_by_rule(table, where)
 
 
 def _table(given: Path | str | Mapping[str, Any]) -> dict[str, Any]:
@@ -139,11 +149,18 @@ def _table(given: Path | str | Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
+def _as_table(name: str, given: Any) -> dict[str, Any]:
+    """Return a table of the settings; a bare string is a name with default settings."""
+    if not isinstance(given, dict | str):
+        raise SettingsError(f"{name} must be a name or a table, not {given!r}")
+    return given if isinstance(given, dict) else {"name": given}
+
+
 def _slow_down(table: dict[str, Any], slow: Mapping[int, float]) -> None:
     """Let the simulated cluster have the stragglers too."""
-    learners = table.get("learners", 1)
+    learners = _learners(table)
     for learner, factor in slow.items():
-        if not 0 <= learner < learners or factor < 1:
+        if not 0 <= learner < learners or not 1 <= factor <= config.LARGEST_FLOAT:
             raise SettingsError(
                 f"--slow {learner}={factor:g}: use a learner from 0 to {learners - 1} and a factor of at least 1"
             )
@@ -151,9 +168,16 @@ def _slow_down(table: dict[str, Any], slow: Mapping[int, float]) -> None:
         stragglers.append({"learner": learner, "factor": factor})
 
 
+def _learners(table: dict[str, Any]) -> int:
+    """Return the number of learners of a table."""
+    config.ranges(Experiment)["learners"].check("learners", learners := table.get("learners", 1))
+    assert isinstance(learners, int)
+    return learners
+
+
 def _nodes(table: dict[str, Any], on: On, options: RunOptions) -> int | list[int] | None:
     """Return how many learners are on each node: by the simulated cluster, the hosts, or what torchrun says."""
-    learners = table.get("learners", 1)
+    learners = _learners(table)
     if on == "simulator":
         cluster = config.build(Cluster, table.get("cluster", {}), "cluster")
         return cluster.node_sizes(learners) if cluster.nodes > 1 or cluster.learners_per_node else None
@@ -199,7 +223,10 @@ def run(
         write_trace(out / "record.jsonl", out / "trace.json")
     if result is None or not backend.reports:
         return Run({}, math.nan, "wall", out, reported=False)
-    return Run(result["scores"], result["seconds"], result["clock"], out, result.get("kept"))
+    rule = experiment.rate.chosen if experiment.rate is not None else ""
+    scores, seconds, clock = result["scores"], result["seconds"], result["clock"]
+    model, totals = result.get("model"), result.get("totals")
+    return Run(scores, seconds, clock, out, result.get("kept"), rule, model=model, totals=totals)
 
 
 def _attempt(backend: Backend, job: Job, start: Tensors | None) -> Result | None:
@@ -263,7 +290,7 @@ def _start(
     slow = options.slow or {}
     cluster = experiment.cluster if on == "simulator" else _slow_cluster(slow) if slow else None
     about = describe(experiment, job, on) | {"slow": slowed(cluster, options.faults)}
-    about |= {"options": {"slow": [f"{learner}={factor:g}" for learner, factor in slow.items()]}}
+    about |= experiment.origin() | {"options": {"slow": [f"{learner}={factor:g}" for learner, factor in slow.items()]}}
     about |= {"shuffle_ties": options.shuffle_ties} if options.shuffle_ties is not None else {}
     if out is not None and resumed:
         remove_unfinished(out)
@@ -284,7 +311,7 @@ def describe(experiment: Experiment, job: Job, on: str) -> dict[str, Any]:
         "minibatches": job.budget.total,
         "epochs": round(job.budget.total / job.budget.minibatches_per_epoch, 3),
         "seed": experiment.seed,
-    }
+    } | ({"rule": experiment.rate.chosen} if experiment.rate is not None and experiment.rate.chosen else {})
 
 
 def _slow_cluster(slow: Mapping[int, float]) -> Cluster:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
 from roundelay import config
-from roundelay.config import Count, Positive, Settings
+from roundelay.config import Count, Natural, Positive, Range, Seed, Settings, limits
 from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.pretraining.pretrain_settings import PretrainSettings
+from roundelay.optim.default_rules import RuleChoice, RuleConditions, choose, is_adaptive
 from roundelay.optim.early_stopping import EarlyStopping
 from roundelay.optim.natural_gradient import NaturalGradientSettings, precondition
-from roundelay.optim.rate_scaling import RateSettings, multiply_rate
+from roundelay.optim.rate_scaling import RateSettings, RisingRate, multiply_rate
 from roundelay.optim.schedules import Constant, ScheduleBase
 from roundelay.runtimes.cluster import Cluster
 from roundelay.strategies.synchronous import Synchronous
@@ -37,12 +38,12 @@ class BudgetSettings(Settings):
 
     exclusive: ClassVar[tuple[str, ...]] = ("epochs", "minibatches")
 
-    epochs: float | None = None
-    minibatches: int | None = None
+    epochs: Annotated[float, limits(gt=0, largest=1e6)] | None = None
+    minibatches: Count | None = None
     """Instead of epochs."""
-    evaluate_every: int | None = None
+    evaluate_every: Count | None = None
     """Minibatches between evaluations; by default an epoch."""
-    warmup: int = 0
+    warmup: Natural = 0
     """Minibatches that are trained synchronously before the strategy begins."""
     shards: Literal["common", "private"] = "common"
     """Whether learners claim minibatches from one budget or each has its own."""
@@ -54,17 +55,17 @@ class BatchSettings(Settings):
 
     exclusive: ClassVar[tuple[str, ...]] = ("size", "total")
 
-    size: int | None = None
+    size: Count | None = None
     """Per learner."""
-    total: int | None = None
+    total: Count | None = None
     """Of all learners together, instead of ``size``."""
 
 
 @dataclass(frozen=True)
-class RecordSettings:
+class RecordSettings(Settings):
     """What is written down."""
 
-    max_spans: int = 2000
+    max_spans: Natural = 2000
     """So many spans of time of each learner are kept; totals count all."""
     order: bool = False
     """Write down the order in which things happened to each learner, for ``roundelay replay``."""
@@ -78,6 +79,42 @@ def assign(table: dict[str, Any], key: str, value: Any) -> None:
     if section in kinds and name in kinds[section].exclusive:
         for other in {*kinds[section].exclusive} - {name}:
             table[section].pop(other, None)
+
+
+OWN_RATE = ("scale", "multiplier", "warmup_frames")
+"""Settings of ``rate`` by which the user says himself how the rate depends on the number of learners."""
+
+
+def build_by_rule(table: dict[str, Any], where: str) -> Experiment:
+    """Build an experiment of a table, with the default rule of its strategy on top if it has several learners.
+
+    Only here is it known what the user has set.  The outcome is in the experiment's own settings, so that a run that is
+    resumed, or a file of resolved settings, keeps it.
+    """
+    experiment = config.build(Experiment, table, where)
+    rate = dict(table.get("rate", {}))
+    if experiment.learners == 1 or rate.get("rule", "auto") == "none" or "chosen" in rate:
+        return experiment
+    strategy = table.get("strategy", {})
+    given, own = strategy if isinstance(strategy, dict) else {}, any(key in rate for key in OWN_RATE)
+    choice, frames = experiment.choose_by_rule(given, own_rate=own)
+    if not choice.line:
+        return experiment
+    if not own:
+        rate["multiplier"] = choice.factor
+    if choice.warmup_steps:
+        rate |= {"warmup_frames": choice.warmup_steps * frames, "warmup_first": choice.warmup_first}
+    plain = experiment.plain()
+    plain["strategy"] = _merged(plain["strategy"], choice.settings)
+    return config.build(Experiment, plain | {"rate": rate | {"chosen": choice.line}}, where)
+
+
+def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(table)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    return merged
 
 
 @dataclass
@@ -99,10 +136,10 @@ class Experiment(Settings):
     keep: KeepSettings = field(default_factory=KeepSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     guard: GuardSettings | None = None
-    learners: Count = 1
-    threads: Count = 1
+    learners: Annotated[int, limits(ge=1, largest=65536)] = 1
+    threads: Annotated[int, limits(ge=1, largest=1024)] = 1
     clip: Positive | None = None
-    seed: int = 0
+    seed: Seed = 0
     debug: bool = False
 
     def __post_init__(self) -> None:
@@ -116,6 +153,14 @@ class Experiment(Settings):
         for assignment in assignments or []:
             assign(table, *config.parse_assignment(assignment))
         return config.build(cls, table, str(path))
+
+    def choose_by_rule(self, given: Mapping[str, Any], *, own_rate: bool) -> tuple[RuleChoice, int]:
+        """Apply the strategy's default rule, except to the settings ``given``; return frames per step of all too."""
+        task = self.make_task()
+        steps = self.make_budget(task).total // self.learners
+        adaptive, common = is_adaptive(str(self.optimizer.get("name", "SGD"))), self.batch.total is not None
+        conditions = RuleConditions(self.learners, steps, adaptive, common, own_rate)
+        return choose(self.strategy, given, conditions), task.nominal_frames * self.learners
 
     def batch_size(self, default: int) -> int:
         """Return the frames in one learner's minibatch."""
@@ -147,12 +192,16 @@ class Experiment(Settings):
             if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
         }
         name = settings.pop("name", "SGD")
-        if name not in kinds:
+        if not isinstance(name, str) or name not in kinds:
             raise SettingsError(f"optimizer.name: unknown {suggest(str(name), kinds)}")
-        known = set(inspect.signature(kinds[name].__init__).parameters) - {"self", "params"}
-        for key in settings:
-            if key not in known:
-                raise SettingsError(f"optimizer: unknown key {suggest(key, known)}")
+        known = dict(inspect.signature(kinds[name].__init__).parameters)
+        for key, value in [*settings.items()]:
+            if key not in known.keys() - {"self", "params"}:
+                raise SettingsError(f"optimizer: unknown key {suggest(key, known.keys() - {'self', 'params'})}")
+            _check_argument(key, value, known[key].default)
+            if isinstance(value, int) and abs(value) >= 2**63:
+                settings[key] = float(value)  # torch takes no integer of more than 64 bits
+        _try_out(kinds[name], settings)
         try:
             return kinds[name](module.parameters(), **settings)
         except (TypeError, ValueError) as error:
@@ -181,14 +230,22 @@ class Experiment(Settings):
         shards = self.learners if settings.shards == "private" else None
         frames = self.checkpoint.every_frames
         saves = max(1, frames // task.nominal_frames) if frames is not None else None
+        if total < self.learners:
+            said = f"{total} minibatch{'es' if total != 1 else ''}"
+            raise SettingsError(
+                f"learners = {self.learners}, but the budget has {said}; use at most {max(1, total)} learners, more "
+                "epochs, or smaller minibatches"
+            )
         return Budget(task.minibatches_per_epoch, total, settings.evaluate_every, settings.warmup, shards, saves)
 
     def make_schedule(self) -> ScheduleBase | None:
-        """Make the schedule, which stops early if the experiment asks for it."""
-        keep = self.keep
+        """Make the schedule, which warms up and stops early if the experiment asks for it."""
+        keep, rate, schedule = self.keep, self.rate, self.schedule
+        if rate is not None and rate.warmup_frames:
+            schedule = RisingRate(schedule or Constant(), rate.warmup_frames, rate.warmup_first)
         if keep.patience is None:
-            return self.schedule
-        schedule = self.schedule or Constant()
+            return schedule
+        schedule = schedule or Constant()
         return EarlyStopping(schedule, keep.patience, metric=keep.metric, min_improvement=keep.min_improvement)
 
     def job(self) -> Job:
@@ -212,6 +269,10 @@ class Experiment(Settings):
             keep=self.keep,
         )
 
+    def origin(self) -> dict[str, Any]:
+        """Return for ``run.json`` what made the experiment, if it has parts that no settings can hold."""
+        return {}
+
     def plain(self) -> dict[str, Any]:
         """Return all settings as plain values, to be built again elsewhere."""
         table = config.plain(self)
@@ -230,3 +291,29 @@ class Experiment(Settings):
     def replace(self, **changes: Any) -> Experiment:
         """Return a copy with some settings changed."""
         return dataclasses.replace(self, **changes)
+
+
+_WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What torch raises for arguments of an optimizer that it cannot use."""
+
+
+def _check_argument(name: str, value: Any, default: Any) -> None:
+    """Raise if an argument of an optimizer is a number that torch cannot compute with, or no number and should be."""
+    numeric = isinstance(default, float) or name == "lr"  # an integer, a flag or a pair is checked by torch
+    if numeric or (isinstance(value, int | float | list) and not isinstance(value, bool)):
+        usual = default if isinstance(default, int | float) else None
+        Range(float, default=usual, only_numbers=numeric).check(f"optimizer.{name}", value)
+
+
+def _try_out(kind: type[torch.optim.Optimizer], settings: dict[str, Any]) -> None:
+    """Raise if an optimizer cannot take a step by gradients alone, as ``LBFGS`` cannot: tried on a few weights."""
+    weights = nn.Parameter(torch.zeros(2, 2))  # takes no random number, as a layer would
+    weights.grad = torch.zeros_like(weights)
+    try:
+        optimizer = kind([weights], **settings)
+    except _WRONG as error:
+        raise SettingsError(f"optimizer: {error}") from error
+    try:
+        optimizer.step()
+    except _WRONG as error:
+        raise SettingsError(f"optimizer: {kind.__name__} cannot step by gradients alone: {error}") from error

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from roundelay.config import NonNegative, Positive, Settings
+from roundelay.config import NonNegative, Positive, Settings, Share
 from roundelay.plugins import Registry
 from roundelay.task import Scores
 
@@ -62,7 +62,7 @@ class WarmupAnneal(ScheduleBase):
     warmup_frames: NonNegative
     every_frames: Positive
     first: NonNegative = 0.1
-    factor: Positive = 0.5**0.5
+    factor: Annotated[float, Meta(gt=0, le=1)] = 0.5**0.5
 
     def __call__(self, frames: float) -> float:
         """Return the factor; it falls in steps after the warm-up."""
@@ -78,8 +78,8 @@ class Newbob(ScheduleBase):
     After the first small improvement the rate is halved at every evaluation.
     """
 
-    halve_below: float = 0.01
-    stop_below: float = 0.001
+    halve_below: Share = 0.01
+    stop_below: Share = 0.001
     factor: Annotated[float, Meta(gt=0, lt=1)] = 0.5
 
     def __post_init__(self) -> None:

@@ -62,6 +62,7 @@ def plan(
     chosen, aim, needed = _choose(strategies, settings or {}), parse_target(target) if target else None, None
     if record is not None:
         aim, needed = read_convergence(record, aim)
+        needed |= {name: needed[full] for name in chosen if (full := config.resolve(name, Path())) in needed}
     total = len(chosen) * (len(sizes) + len(factors) * len(assumptions_of(described)))
 
     def tell(what: str) -> None:

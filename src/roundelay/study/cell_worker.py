@@ -16,22 +16,26 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from roundelay.errors import NumericalError, RoundelayError
 from roundelay.files import write_json
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from roundelay.experiment.settings import Experiment
 
 Job = dict[str, Any]
 Outcome = dict[str, Any]
 
 
-def compute(job: Job) -> Outcome:
-    """Compute a cell, write ``cell.json`` into its folder, and return the contents."""
+def compute(job: Job, read: Callable[[Path], Experiment] | None = None) -> Outcome:
+    """Compute a cell, write ``cell.json`` into its folder, and return the contents; ``read`` reads its settings."""
     began, run = time.monotonic(), Path(job["run"])
     outcome: Outcome = {}
     try:
-        outcome = _train(job, run)
+        outcome = _train(job, run, read)
         if job.get("decode"):
             outcome["wer"] = _decode(run, job)
     except NumericalError as error:
@@ -53,11 +57,11 @@ def conclude(job: Job, outcome: Outcome) -> Outcome:
     return whole
 
 
-def _train(job: Job, run: Path) -> dict[str, Any]:
+def _train(job: Job, run: Path, read: Callable[[Path], Experiment] | None) -> dict[str, Any]:
     from roundelay.experiment.launch import train
     from roundelay.experiment.settings import Experiment
 
-    made = train(Experiment.read(Path(job["settings"])), run, on=job["on"])
+    made = train((read or Experiment.read)(Path(job["settings"])), run, on=job["on"])
     for name, value in made.scores.items():
         if not math.isfinite(value):
             raise NumericalError(f"{name} is {value} at the end")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from roundelay import config
+from roundelay.config import Count, Positive, Seed, Settings
 from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.settings import assign
 from roundelay.strategies import STRATEGIES
@@ -20,7 +22,7 @@ On = Literal["simulator", "processes"]
 
 
 @dataclass(frozen=True)
-class TargetSettings:
+class TargetSettings(Settings):
     """The score to reach on dev, fixed before any run."""
 
     value: float
@@ -29,21 +31,20 @@ class TargetSettings:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Tuning(Settings):
     """The trials of each strategy; the best is chosen by the target's score on dev."""
 
-    rates: list[float] = field(default_factory=list)
+    rates: list[Positive] = field(default_factory=list)
     """Learning rates for one learner, scaled by `regimes.scaled` for more; none: the experiment's."""
-    budget_fraction: float = 1.0
+    budget_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Fraction of the budget that a trial trains."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of all trials; not one of ``seeds``."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.budget_fraction <= 1:
-            raise SettingsError(f"budget_fraction must be above 0 and at most 1, not {self.budget_fraction}")
-        if len(set(self.rates)) < len(self.rates) or not all(0 < rate < math.inf for rate in self.rates):
-            raise SettingsError(f"rates must be above 0 and differ, not {self.rates}")
+        super().__post_init__()
+        if len(set(self.rates)) < len(self.rates):
+            raise SettingsError(f"rates must differ, not {self.rates}")
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,19 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Settings):
     """A part of the matrix; fields that are None are as in the study."""
 
     on: On | None = None
     strategies: list[str | Table] | None = None
-    learners: list[int] | None = None
+    learners: list[Count] | None = None
     models: list[str] | None = None
     clusters: list[str] | None = None
-    seeds: list[int] | None = None
+    seeds: list[Seed] | None = None
 
 
 @dataclass
-class Study:
+class Study(Settings):
     """The settings of `roundelay compare`."""
 
     experiment: str | Table
@@ -77,8 +78,8 @@ class Study:
     """Names, or tables of settings with a ``name``, a ``label`` and a ``scale`` (the power of N in the rate)."""
     target: TargetSettings
     title: str = ""
-    learners: list[int] = field(default_factory=lambda: [1])
-    seeds: list[int] = field(default_factory=lambda: [1])
+    learners: list[Count] = field(default_factory=lambda: [1])
+    seeds: list[Seed] = field(default_factory=lambda: [1])
     on: On = "simulator"
     models: dict[str, Table] = field(default_factory=dict)
     """Settings that change the experiment's, by the name in the report."""
@@ -86,19 +87,17 @@ class Study:
     """Simulated clusters, files or tables, by name; none: the experiment's."""
     baseline: str = "synchronous"
     """The strategy whose one learner is the baseline of every speed-up."""
-    blocks: int = 20
+    blocks: Count = 20
     """Blocks per learner that a strategy with blocks must have in its budget."""
     tuning: Tuning = field(default_factory=Tuning)
     decode: Decoding | None = None
     parts: list[Part] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("strategies", "learners", "seeds"):
             if not getattr(self, name):
                 raise SettingsError(f"{name}: at least one is needed")
-        for counts in [self.learners, *(part.learners or [] for part in self.parts)]:
-            if counts and min(counts) < 1:
-                raise SettingsError(f"learners must be at least 1, not {min(counts)}")
         if self.tuning.rates and self.tuning.seed in {
             *self.seeds,
             *(n for part in self.parts for n in part.seeds or []),

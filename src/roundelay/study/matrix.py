@@ -6,13 +6,13 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment.settings import Experiment
+from roundelay.experiment.settings import Experiment, build_by_rule
 from roundelay.runtimes.cluster import Cluster
 from roundelay.study.definition import Part, Study, Table, merge
 from roundelay.study.regimes import Fitted, fit_period, nodes_for, scaled, scaling
@@ -80,9 +80,18 @@ class Matrix:
         return self.cells[0].frames
 
 
-def expand(study: Study) -> Matrix:
+BuildExperiment = Callable[[Table, str], Experiment]
+"""Makes the experiment of a cell's settings; the second argument names them in messages."""
+
+
+def build_experiment(settings: Table, where: str) -> Experiment:
+    """Make the experiment of which all is in its settings."""
+    return config.build(Experiment, settings, where)
+
+
+def expand(study: Study, build: BuildExperiment = build_experiment) -> Matrix:
     """Make every cell, and check its settings and that all budgets are equal."""
-    maker, cells = _Maker(study), dict[str, PlannedCell]()
+    maker, cells = _Maker(study, build), dict[str, PlannedCell]()
     for cell in _cells(study, maker):  # parts may overlap, and the baseline may be one of the strategies
         if cells.setdefault(cell.name, cell).digest() != cell.digest():
             raise SettingsError(
@@ -134,8 +143,8 @@ def _of_group(part: Part, maker: _Maker, entry: Table, learners: int) -> Iterato
 class _Maker:
     """Makes the cells of a study, and caches the length of an epoch."""
 
-    def __init__(self, study: Study) -> None:
-        self.study = study
+    def __init__(self, study: Study, build: BuildExperiment) -> None:
+        self.study, self._build = study, build
         self._epochs: dict[str, tuple[int, int]] = {}
 
     def cell(self, entry: Table, learners: int, model: str, cluster: str, *, on: str, seed: int) -> PlannedCell:
@@ -156,14 +165,18 @@ class _Maker:
         minibatches = _whole_rounds(measured, learners)
         frames = round(frames * minibatches / measured)
         _set_minibatches(table, minibatches)
-        fitted = fit_period(entry, minibatches=minibatches, learners=learners, wanted=study.blocks)
+        by_rule = table.get("rate", {}).get("rule") == "auto"  # written in the study: a study says its own rates else
+        fitted = Fitted() if by_rule else fit_period(
+            entry, minibatches=minibatches, learners=learners, wanted=study.blocks
+        )  # fmt: skip
         if power is None:
-            power = scaling(entry["name"], common_batch=common)
+            power = 0.0 if by_rule else scaling(entry["name"], common_batch=common)
         made = PlannedCell(
             label, learners, model, cluster, on, seed, table, minibatches, frames, fitted=fitted, power=power
         )  # fmt: skip
         tuned = made.at(scaled(_rate(table), learners, power))
-        tuned.settings = config.build(Experiment, tuned.settings, made.base).plain()
+        build = build_by_rule if by_rule else self._build
+        tuned.settings = build(tuned.settings, made.base).plain()
         return dataclasses.replace(tuned, rate=None) if study.tuning.rates else tuned
 
     def trial(self, cell: PlannedCell, rate: float) -> PlannedCell:
@@ -190,7 +203,7 @@ class _Maker:
         plain["learners"] = table["learners"] if common else 1
         key = json.dumps(plain, sort_keys=True)
         if key not in self._epochs:
-            experiment = config.build(Experiment, plain, "experiment")
+            experiment = self._build(plain, "experiment")
             task = experiment.make_task()
             minibatches = experiment.make_budget(task).total
             self._epochs[key] = minibatches, minibatches * task.nominal_frames

@@ -19,7 +19,7 @@ from roundelay.runs.history import read_details
 from roundelay.runs.reader import Tail
 from roundelay.study.cell_worker import conclude
 from roundelay.study.definition import Study
-from roundelay.study.matrix import Matrix, PlannedCell, expand
+from roundelay.study.matrix import BuildExperiment, Matrix, PlannedCell, build_experiment, expand
 from roundelay.study.schema import Summary
 from roundelay.study.statistics import choose_rate, settled
 from roundelay.study.study_folder import StudyFolder
@@ -90,14 +90,16 @@ class Scheduler:
     """Computes the cells that are not computed yet."""
 
     def __init__(
-        self, study: Study, out: Path, *, jobs: int | None = None, watcher: Watcher | None = None, retry: bool = False
-    ) -> None:
+        self, study: Study, out: Path, *, jobs: int | None = None, watcher: Watcher | None = None, retry: bool = False,
+        build: BuildExperiment = build_experiment, crew: Crew | None = None,
+    ) -> None:  # fmt: skip
         jobs = jobs if jobs is not None else len(os.sched_getaffinity(0))
         if jobs < 1:
             raise SettingsError(f"--jobs must be at least 1, not {jobs}")
         self.study, self.folder, self.jobs, self.retry = study, StudyFolder(out), jobs, retry
         self.watcher = watcher or _Silent()
-        self.matrix: Matrix = expand(study)
+        self.matrix: Matrix = expand(study, build)
+        self._crew = crew  # by default processes
         self.outcomes: dict[str, Outcome] = {}
         self.computed: list[str] = []
         self._waiting: list[PlannedCell] = []  # for their trials
@@ -113,7 +115,7 @@ class Scheduler:
             self.folder.create(self.study, self.matrix)
             self._sort_out()
             self.watcher.planned(len(self.matrix.trials) + len(self.matrix.cells), len(self.outcomes))
-            with _Crew(self.jobs, lock, self.folder.path / "log.txt") as crew:
+            with self._crew or _Processes(self.jobs, lock, self.folder.path / "log.txt") as crew:
                 while self._ready or crew.busy or self._waiting:
                     self._start(crew)
                     for slot, (cell, counter) in crew.busy.items():
@@ -173,7 +175,7 @@ class Scheduler:
             return None
         return settled(read_details(self.folder.run(trial)).points, self.study.target.score)
 
-    def _start(self, crew: _Crew) -> None:
+    def _start(self, crew: Crew) -> None:
         """Start a cell on each idle process.  A cell on processes is measured by the wall clock: it runs alone."""
         while self._ready and (slot := crew.idle()) is not None:
             cell = self._ready[0]
@@ -193,7 +195,36 @@ class Scheduler:
             self._release()
 
 
-class _StepCounter:
+class StepCounter(Protocol):
+    """Counts the steps of a cell that is being computed."""
+
+    def steps(self) -> int:
+        """Return the number of steps so far."""
+
+
+class Crew(Protocol):
+    """Computes cells, in slots."""
+
+    busy: dict[int, tuple[PlannedCell, StepCounter]]
+
+    def __enter__(self) -> Crew: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether a cell is being computed that must run alone."""
+
+    def idle(self) -> int | None:
+        """Return a slot without work."""
+
+    def give(self, slot: int, cell: PlannedCell, job: dict[str, Any]) -> None:
+        """Take a cell to compute."""
+
+    def answers(self, seconds: float) -> list[tuple[int, Outcome]]:
+        """Wait at most about so long; return the outcomes of cells that are done."""
+
+
+class _RecordedSteps:
     """Counts the steps in a growing record."""
 
     def __init__(self, run: Path) -> None:
@@ -206,17 +237,17 @@ class _StepCounter:
         return self._steps
 
 
-class _Crew:
+class _Processes:
     """The processes that compute cells; if one dies, its cell has failed and a new process replaces it."""
 
     def __init__(self, size: int, lock: int, log: Path) -> None:
         self._size, self._lock, self._log = size, lock, log
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._jobs: dict[int, dict[str, Any]] = {}
-        self.busy: dict[int, tuple[PlannedCell, _StepCounter]] = {}
+        self.busy: dict[int, tuple[PlannedCell, StepCounter]] = {}
         self._selector = selectors.DefaultSelector()
 
-    def __enter__(self) -> _Crew:
+    def __enter__(self) -> _Processes:
         self._file: IO[bytes] = self._log.open("ab")
         return self
 
@@ -247,7 +278,7 @@ class _Crew:
         process = self._processes.get(slot) or self._start(slot)
         assert process.stdin is not None
         self._jobs[slot] = job
-        self.busy[slot] = cell, _StepCounter(Path(job["run"]))
+        self.busy[slot] = cell, _RecordedSteps(Path(job["run"]))
         with contextlib.suppress(BrokenPipeError):  # a process that has died is noticed by the end of its output
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()

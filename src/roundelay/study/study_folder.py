@@ -12,7 +12,7 @@ from typing import Any
 
 from roundelay import config
 from roundelay.errors import CheckpointError, SettingsError
-from roundelay.files import write_json, write_text
+from roundelay.files import inside, make_inside, open_own, write_json, write_text
 from roundelay.runs.reader import read_object
 from roundelay.runs.run_folder import versions
 from roundelay.study.definition import Study
@@ -30,7 +30,7 @@ class StudyFolder:
 
     def run(self, name: str) -> Path:
         """Return the folder of a cell's run."""
-        return self.path / "runs" / name
+        return inside(self.path, "runs", name, what="cell")
 
     def create(self, study: Study, matrix: Matrix) -> None:
         """Write the definition, before any cell is computed."""
@@ -38,8 +38,8 @@ class StudyFolder:
             others = [path.name for path in self.path.iterdir() if path.name != ".lock"]
             if others:
                 raise SettingsError(f"{self.path}: not a study's folder ({others[0]} is there); give --out a new one")
-        (self.path / "settings").mkdir(parents=True, exist_ok=True)
-        (self.path / "runs").mkdir(exist_ok=True)
+        make_inside(self.path, "settings")
+        make_inside(self.path, "runs")
         write_text(self.path / "study.toml", config.dump(study))
         about: dict[str, Any] = {
             "title": study.title,
@@ -65,7 +65,7 @@ class StudyFolder:
 
     def job(self, cell: PlannedCell, study: Study) -> dict[str, Any]:
         """Write the settings of a cell; return the job for a worker."""
-        settings = self.path / "settings" / f"{cell.name}.toml"
+        settings = inside(self.path, "settings", f"{cell.name}.toml", what="cell")
         write_text(settings, config.dump(cell.settings))
         decode = config.plain(study.decode) if study.decode is not None and not cell.trial else None
         return {
@@ -82,7 +82,7 @@ class StudyFolder:
     def locked(self) -> Iterator[int]:
         """Lock the folder against other studies; yield the lock's descriptor, which workers inherit."""
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_own(self.path / ".lock", os.O_RDWR)
         try:
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:

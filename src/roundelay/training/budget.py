@@ -10,10 +10,12 @@ from itertools import chain, pairwise
 import torch
 
 from roundelay.communicator import Communicator
-from roundelay.config import Count, Settings
+from roundelay.config import Count, Natural, Settings
+from roundelay.errors import SettingsError
 from roundelay.training.member import Member
 from roundelay.training.rank_state import RankState
 
+MOST_POINTS = 1_000_000  # where a run synchronizes: all are in a list
 ADMIT_INTERVAL = 10  # steps, or claims, between two checks for newcomers
 
 
@@ -40,11 +42,20 @@ class Budget(Settings):
     total: Count
     evaluate_every: Count | None = None
     """Synchronize and evaluate after so many minibatches; by default after each epoch."""
-    warmup: int = 0
+    warmup: Natural = 0
     """Number of minibatches that are trained synchronously first."""
-    shards: int | None = None
+    shards: Count | None = None
     checkpoint_every: Count | None = None
     """Synchronize and save the state of all after so many minibatches."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        between = (self.minibatches_per_epoch, self.evaluate_every, self.checkpoint_every)
+        if (points := sum(self.total // each for each in between if each is not None)) > MOST_POINTS:
+            raise SettingsError(
+                f"the budget of {self.total} minibatches has {points} epochs, evaluations and checkpoints; use a "
+                f"smaller budget, or fewer: at most {MOST_POINTS}"
+            )
 
     def intervals(self) -> list[SyncInterval]:
         """Divide the run at its synchronization points."""
@@ -226,6 +237,11 @@ class Agenda:
         self._group: Communicator | None = None
         if self._claims.counted and member.num_learners > len(groups):
             self._group = member.world.split(member.lockstep_ranks())
+
+    @property
+    def left(self) -> Sequence[int]:
+        """The minibatches that were handed out for claims when this interval or membership began."""
+        return self._claims.left
 
     async def claim(self) -> Claim | None:
         """Take the next minibatch of the cluster's common budget; ``None``: the interval is used up."""

@@ -59,13 +59,18 @@ class Steps:
 
     async def end(self, number: int | None, loss: float, *, skipped: bool = False) -> None:
         """Let the strategy turn the gradient into the next weights; a ``skipped`` minibatch is not recorded."""
+        await self.member.active_strategy.step(self.member.learner)
+        self.finish(() if number is None else (number,), loss, skipped=skipped)
+
+    def finish(self, numbers: Sequence[int], loss: float, *, skipped: bool = False) -> None:
+        """Note the end of a step of these minibatches, which a user loop may accumulate."""
         member, learner = self.member, self.member.learner
-        await member.active_strategy.step(learner)
         self.unfinished = False
         member.tracker.close()
-        if number is None:
+        if not numbers:
             return
-        member.tracker.finished(number)
+        for number in numbers:
+            member.tracker.finished(number)
         self.loss = loss
         if skipped:
             return
@@ -73,13 +78,17 @@ class Steps:
         for name, value in learner.metrics:
             metrics[name] = metrics.get(name, 0.0) + value
         learner.metrics.clear()
-        member.write("step", minibatch=number, frames=learner.frames, loss=loss, **metrics)
+        frames = learner.frames // len(numbers)
+        for number in numbers[:-1]:
+            member.write("step", minibatch=number, frames=frames, loss=loss)
+        rest = learner.frames - frames * (len(numbers) - 1)
+        member.write("step", minibatch=numbers[-1], frames=rest, loss=loss, **metrics)
 
     def undo(self) -> None:
         """Undo the unfinished step: restore the weights from the snapshot."""
         member = self.member
         if self.unfinished and not member.active_strategy.partial_step_ok:
-            member.learner.weights.copy_(member.learner.snapshot)
+            member.learner.undo_step()
         self.unfinished = False
         member.tracker.abort()
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from roundelay.config import Count, NonNegative, Positive, Settings
+from roundelay.config import Count, Positive, Seconds, Settings, Share
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class CheckpointSettings(Settings):
     """Synchronize and save about every so many minutes; the position is predicted from the speed so far."""
     keep: Count = 3
     """Number of checkpoints to keep, the newest."""
-    retry_minutes: NonNegative = 0.0
+    retry_minutes: Seconds = 0.0
     """How long to try again if a checkpoint cannot be written; training may pause meanwhile, then the run stops."""
 
 
@@ -51,5 +51,5 @@ class KeepSettings(Settings):
     """The score to compare models by; less is better."""
     patience: Count | None = None
     """Stop after so many evaluations in a row that did not improve the best; by default never."""
-    min_improvement: float = 0.0
+    min_improvement: Share = 0.0
     """An improvement is by more than this share of the best."""

@@ -100,7 +100,7 @@ def test_the_guard_acts_on_averages_in_synchronous_and_locally_elsewhere(tmp_pat
         asked = experiment(
             strategy=strategy,
             learners=3,
-            budget={"minibatches": 1},
+            budget={"minibatches": 3},
             pretrain={"layers": 1, "first_rate": 3.0, "deviation": 1.5, "normalise": False},
         )
         run(asked, tmp_path / strategy)
