@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 SUPPORT = Path(__file__).resolve().parent
+TOKEN = "2d1c7a4f"
 LAUNCHER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -28,7 +29,8 @@ what = json.loads(sys.argv[2])
 folder = Path(what["folder"]) if "folder" in what else None
 try:
     results = launcher.run(
-        process_jobs.entry(what["entry"]), what["settings"], size=what["size"], hosts=Hosts(**what["hosts"]),
+        process_jobs.entry(what["entry"]), what["settings"], size=what["size"],
+        hosts=Hosts(**what["hosts"]) if "hosts" in what else None,
         folder=folder, options=Options(**what.get("options", {})),
     )
 except RoundelayError as error:
@@ -40,6 +42,8 @@ else:
 
 def start(what: dict[str, Any], *prefix: str) -> subprocess.Popen[str]:
     """Start a launcher in a process of its own, by a command that stands before it."""
+    if "hosts" in what:
+        what = what | {"hosts": {"token": TOKEN} | what["hosts"]}
     command = [*prefix, sys.executable, "-c", LAUNCHER, str(SUPPORT), json.dumps(what)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 

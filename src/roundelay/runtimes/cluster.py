@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from roundelay.config import Count, NonNegative, Positive, Settings
+from roundelay.config import Count, NonNegative, Positive, Settings, limits
 from roundelay.errors import SettingsError
 
 
@@ -21,76 +21,76 @@ class NetworkLink(Settings):
 
 
 @dataclass(frozen=True)
-class Pauses:
+class Pauses(Settings):
     """Pauses of a learner: constant length, exponentially distributed times between them."""
 
-    every_seconds: float
-    seconds: float
+    every_seconds: Positive
+    seconds: NonNegative
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Settings):
     """How long a gradient takes: (``seconds`` + ``seconds_per_frame`` x frames) x slowness x jitter, + pauses."""
 
-    seconds: float = 0.1
-    seconds_per_frame: float = 0.0
-    jitter: float = 0.0
+    seconds: NonNegative = 0.1
+    seconds_per_frame: NonNegative = 0.0
+    jitter: Annotated[float, limits(ge=0, largest=100)] = 0.0
     """Standard deviation of the logarithm of a log-normal factor with median 1."""
-    slowness: list[float] = field(default_factory=list)
+    slowness: list[Positive] = field(default_factory=list)
     """One factor per learner; 1 for learners beyond the list."""
     pauses: Pauses | None = None
-    trace: list[float] = field(default_factory=list)
+    trace: list[NonNegative] = field(default_factory=list)
     """Recorded durations to use in turn instead of the formula; each learner starts at another index."""
 
 
 @dataclass(frozen=True)
-class Straggler:
+class Straggler(Settings):
     """A learner that is slower than the others for some time."""
 
     learner: int
-    factor: float
-    begin_seconds: float = 0.0
-    end_seconds: float = math.inf
+    factor: Positive
+    begin_seconds: NonNegative = 0.0
+    end_seconds: NonNegative = math.inf
     announce: bool = False
     """Whether to record it as a fault when it begins."""
 
 
 @dataclass(frozen=True)
-class Fault:
+class Fault(Settings):
     """A learner that is killed; a server counts backwards from -1."""
 
     learner: int
-    at_seconds: float
-    restart_seconds: float | None = None
+    at_seconds: NonNegative
+    restart_seconds: NonNegative | None = None
     """Seconds until it is restarted and joins the others; by default it is not."""
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Settings):
     """A learner that is stopped for some time."""
 
     learner: int
-    at_seconds: float
-    seconds: float
+    at_seconds: NonNegative
+    seconds: NonNegative
 
 
 @dataclass(frozen=True)
-class NetworkPartition:
+class NetworkPartition(Settings):
     """Learners that for some time reach only each other."""
 
     learners: list[int]
-    at_seconds: float
-    seconds: float
+    at_seconds: NonNegative
+    seconds: NonNegative
 
 
 @dataclass(frozen=True)
-class SlowLink:
+class SlowLink(Settings):
     """A learner whose links are slower for some time."""
 
     learner: int
-    factor: float
-    begin_seconds: float = 0.0
-    end_seconds: float = math.inf
+    factor: Positive
+    begin_seconds: NonNegative = 0.0
+    end_seconds: NonNegative = math.inf
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class Cluster(Settings):
 
     name: str = "one node"
     nodes: Count = 1
-    learners_per_node: int | list[int] | None = None
+    learners_per_node: Count | list[Count] | None = None
     """By default learners are spread evenly over the nodes."""
     intra_node: NetworkLink = field(default_factory=NetworkLink)
     inter_node: NetworkLink = NetworkLink(5e-5, 1.25e9)
     compute: Compute = field(default_factory=Compute)
     all_reduce: Literal["ring", "tree"] = "ring"
-    model_bytes: float | None = None
+    model_bytes: Positive | None = None
     """Assumed size of the model on every link; by default its real size."""
     operation_seconds: NonNegative = 0.0
     """Fixed time that an operation costs the learner itself, beside the network: library calls, waking up."""
@@ -117,14 +117,14 @@ class Cluster(Settings):
     """Bytes per second at which a learner copies data of operations and replies; it does not compute meanwhile."""
     serving_bandwidth: Positive = 5e9
     """Bytes per second at which requests are served."""
-    detection_seconds: float = 0.05
+    detection_seconds: NonNegative = 0.05
     """Seconds from a learner's death until the others know."""
     stragglers: list[Straggler] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     partitions: list[NetworkPartition] = field(default_factory=list)
     slow_links: list[SlowLink] = field(default_factory=list)
-    heartbeat_timeout: float = 30.0
+    heartbeat_timeout: NonNegative = 30.0
     """Seconds without a heartbeat until a learner counts as lost."""
     frames: Count = 256
     """Frames of the minibatch whose time ``compute`` describes; for `roundelay plan`."""
@@ -142,6 +142,17 @@ class Cluster(Settings):
     def elastic(self) -> bool:
         """Whether learners may be lost."""
         return bool(self.faults or self.stops or self.partitions)
+
+    def check(self, learners: int, servers: int) -> None:
+        """Raise `SettingsError` if the description does not fit so many learners and servers."""
+        self.node_sizes(learners)
+        for name in ("stragglers", "faults", "stops", "partitions", "slow_links"):
+            for each in getattr(self, name):
+                for learner in each.learners if isinstance(each, NetworkPartition) else [each.learner]:
+                    if not -servers <= learner < learners:
+                        raise SettingsError(
+                            f"cluster.{name}: learner {learner} of {learners}; use {-servers} to {learners - 1}"
+                        )
 
     def node_sizes(self, learners: int) -> list[int]:
         """Return how many of ``learners`` are on each node."""

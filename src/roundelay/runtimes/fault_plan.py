@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from roundelay.config import NonNegative, Positive, Settings
 from roundelay.errors import SettingsError, suggest
 from roundelay.runtimes.cluster import Cluster, Fault, NetworkPartition, Stop, Straggler
 
@@ -27,14 +28,14 @@ UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
 @dataclass(frozen=True)
-class PlannedFault:
+class PlannedFault(Settings):
     """One fault."""
 
     what: What
     targets: tuple[int, ...]
-    at_seconds: float = 0.0
-    seconds: float = math.inf
-    factor: float = 1.0
+    at_seconds: NonNegative = 0.0
+    seconds: NonNegative = math.inf
+    factor: Positive = 1.0
     server: bool = False
     """Whether ``targets`` are servers instead of learners."""
 
@@ -129,7 +130,7 @@ def _parse_event(text: str) -> PlannedFault:
     server = bool(rest) and rest[0] == "server"
     if rest and rest[0] in ("server", "learner"):
         rest = rest[1:]
-    if not rest or not re.fullmatch(r"\d+(,\d+)*", rest[0]):
+    if not rest or not re.fullmatch(r"\d{1,9}(,\d{1,9})*", rest[0]):
         raise SettingsError(f'--faults: {text!r}: name the learner, as in "{what} 1 at 30s"')
     targets = tuple(int(number) for number in rest[0].split(","))
     at, seconds, factor, rest = 0.0, math.inf, None, rest[1:]
@@ -138,7 +139,7 @@ def _parse_event(text: str) -> PlannedFault:
             duration = _parse_seconds(rest[1], text)
             at, seconds = (duration, seconds) if rest[0] == "at" else (at, duration)
             rest = rest[2:]
-        elif re.fullmatch(r"x\d+(\.\d+)?", rest[0]):
+        elif re.fullmatch(r"x\d{1,9}(\.\d+)?", rest[0]):
             factor, rest = float(rest[0][1:]), rest[1:]
         else:
             raise SettingsError(f"--faults: {text!r}: {rest[0]!r} is none of 'at 5s', 'for 10s' and 'x5'")
@@ -150,7 +151,7 @@ def _parse_event(text: str) -> PlannedFault:
 
 
 def _parse_seconds(word: str, text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|)", word)
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(ms|s|min|m|h|)", word)
     if match is None:
         raise SettingsError(f"--faults: {text!r}: {word!r} is no duration; use 30s, 500ms or 2m")
     return float(match[1]) * UNITS[match[2]]

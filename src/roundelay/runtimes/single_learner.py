@@ -91,7 +91,8 @@ class LocalRuntime(WallClock):
         """Record the time; no other thread runs strategy code."""
         begin = self.now()
         yield contextlib.nullcontext
-        self.span("compute", begin, frames=learner.frames)
+        if learner.frames:
+            self.span("compute", begin, frames=learner.frames)
 
     def mark_safe(self, numbers: Sequence[int]) -> None:
         """Do nothing: there are no other learners."""

@@ -19,8 +19,10 @@ from fault_runs import await_true, lines_of
 from host_launchers import outcome, start, two_namespaces
 from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.processes import launcher
-from roundelay.runtimes.processes.hosts import Hosts, rendezvous, share
+from roundelay.runtimes.processes.hosts import Hosts, _stretch, rendezvous, share
 from roundelay.runtimes.processes.transport.key_value_store import start_store
+
+TOKEN = host_launchers.TOKEN
 
 
 def free_port() -> int:
@@ -35,40 +37,41 @@ def free_port() -> int:
 @pytest.mark.parametrize("rendezvous", ["nowhere", "1.2.3.4", "1.2.3.4:", ":29500", "1.2.3.4:99999", "1.2.3.4:x"])
 def test_a_rendezvous_is_written_so(rendezvous: str) -> None:
     with pytest.raises(SettingsError, match="write HOST:PORT"):
-        Hosts(rendezvous, 2).parse()
+        Hosts(rendezvous, 2, token=TOKEN).parse()
 
 
 def test_bad_numbers_of_hosts() -> None:
     with pytest.raises(SettingsError, match="at least 1, not 0"):
-        Hosts("127.0.0.1:29500", 0).parse()
+        Hosts("127.0.0.1:29500", 0, token=TOKEN).parse()
     with pytest.raises(SettingsError, match="2 are too few for 3 hosts"):
-        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts("127.0.0.1:29500", 3))
+        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts("127.0.0.1:29500", 3, token=TOKEN))
 
 
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"rendezvous 127.0.0.1:{port}: the port is in use; choose another"):
-            launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(f"127.0.0.1:{port}", 2))
+            launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(f"127.0.0.1:{port}", 2, token=TOKEN))
 
 
 def test_a_host_that_never_comes() -> None:
     at = f"127.0.0.1:{free_port()}"
     with pytest.raises(CommunicationError, match=r"only 1 of 2 hosts came in 0\.3 s"):
-        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, timeout_seconds=0.3))
+        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, timeout_seconds=0.3, token=TOKEN))
     with pytest.raises(CommunicationError, match=r"the first host did not come in 0\.3 s"):
-        launcher.run(process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, number=1, timeout_seconds=0.3))
+        launcher.run(
+            process_jobs.entry("train"), {}, size=2, hosts=Hosts(at, 2, number=1, timeout_seconds=0.3, token=TOKEN)
+        )
 
 
 def test_one_host_too_many() -> None:
-    store, port = start_store("127.0.0.1")
+    store, port = start_store("127.0.0.1", secret=_stretch(TOKEN))
     for number in range(2):
         store.set(f"host/{number}", True)
-    store.set("token", "")
     store.add("hosts", 1)
     with (
         pytest.raises(SettingsError, match="all 2 hosts are there already"),
-        rendezvous(Hosts(f"127.0.0.1:{port}", 2, number=1, timeout_seconds=5), 2),
+        rendezvous(Hosts(f"127.0.0.1:{port}", 2, number=1, timeout_seconds=5, token=TOKEN), 2),
     ):
         pass
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import host_launchers
 import process_jobs
 from roundelay import errors
 from roundelay.errors import CommunicationError, NumericalError, RoundelayError, SettingsError
@@ -22,6 +23,7 @@ from roundelay.runs.record import merge_records
 from roundelay.runtimes.entry_point import find_entry, rebuild_error
 from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.options import Options
+from stranger import ports_of
 
 
 def test_bad_arguments() -> None:
@@ -206,3 +208,52 @@ def test_a_killed_fork_server_ends_the_run(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert "the process that starts learners has ended" in process.stderr.read()
         assert not await_end(everyone)
+
+
+# -- another user of the machine -----------------------------------------------------------------------------------
+
+
+def end_among_strangers(what: dict[str, Any], settings: dict[str, Any]) -> tuple[Any, set[int], str]:
+    """Run a launcher while another user attacks each of its ports; return its results, the ports, what he says."""
+    command = [sys.executable, str(host_launchers.SUPPORT / "stranger.py"), json.dumps(settings)]
+    stranger = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert stranger.stdin is not None
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == "ready\n"
+        victim, seen = host_launchers.start(what, "setsid"), set[int]()
+        while victim.poll() is None:
+            for port in ports_of(victim.pid) - seen:
+                stranger.stdin.write(f"{port}\n")
+                stranger.stdin.flush()
+                seen.add(port)
+            time.sleep(0.005)
+        said, _ = stranger.communicate(timeout=60)
+        return host_launchers.outcome(victim), seen, said
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+@pytest.mark.slow
+def test_a_stranger_cannot_change_a_run() -> None:
+    """As root, he is another user; else he has our own rights, and finds nothing either."""
+    settings = {"strategy": "synchronous", "minibatches": 40}
+    what = {"entry": "train", "settings": settings, "size": 2}
+    results, ports, said = end_among_strangers(what, settings | {"minibatches": 1})
+    assert said == "done\n"
+    assert ports == set()
+    alone = launcher.run(process_jobs.entry("train"), settings, size=2)
+    assert [result["digest"] for result in results] == [result["digest"] for result in alone]
+
+
+@pytest.mark.slow
+def test_a_stranger_at_the_ports_of_gloo() -> None:
+    """Learners that cannot share memory listen on loopback; nonsense that comes there changes nothing."""
+    settings = {"strategy": "synchronous", "minibatches": 40}
+    what = {"entry": "train", "settings": settings, "size": 2, "options": {"transport": "gloo"}}
+    results, ports, said = end_among_strangers(what, settings | {"minibatches": 1})
+    assert said.endswith("done\n")
+    assert ports
+    alone = launcher.run(process_jobs.entry("train"), settings, size=2)
+    assert [result["digest"] for result in results] == [result["digest"] for result in alone]

@@ -24,7 +24,7 @@ from roundelay.runtimes.processes.membership import (
     report_death,
 )
 from roundelay.runtimes.processes.options import Options
-from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, connect_store, start_store
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, start_store
 
 MINIBATCHES = 320  # at least 0.64 s: every kill comes before the end
 STALL_SECONDS = 2.0  # generous: the machine may be busy; the figures are printed
@@ -146,7 +146,7 @@ def test_alone_one_agrees_with_oneself(store: KeyValueStore) -> None:
     store.add("ids", 2)
     store.set("dead/1", "never came")
     membership = MembershipProtocol(store, 0, 2, heartbeat_timeout=5.0)
-    other = connect_store(*address_of(store))
+    other = store.clone()
     other.append("safe/1", "4 ")
     other.append("safe/1", "7 ")
     seen: list[Any] = []
@@ -187,8 +187,3 @@ def test_a_learner_that_is_lost_before_its_first_heartbeat_is_missed(
     agreement = membership.agree({}, lambda reports, safe: {}, {})
     membership.stop()
     assert agreement.members == [0]
-
-
-def address_of(store: KeyValueStore) -> tuple[str, int]:
-    raw = store.raw
-    return str(raw.host), int(raw.port)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.errors import CommunicationError, SettingsError
-from roundelay.runtimes.processes.transport.key_value_store import (
-    KeyValueStore,
-    StoreGone,
-    connect_store,
-    start_store,
-    torch_message,
-)
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, torch_message
 
+MISSING_SECONDS = 2.0  # torchrun starts one process after another
 SLURM_PORTS = 20_000  # number of ports; the job's number selects one
 
 
@@ -34,6 +30,8 @@ class World:
     """Identifies this start of the job; earlier ones may have used the same store."""
     local_rank: int = 0
     """Our rank among the processes of our host."""
+    local_ranks: tuple[int, ...] = ()
+    """The ranks of our host, if torchrun has started them: their processes can be looked for."""
 
     @property
     def restarted(self) -> bool:
@@ -52,6 +50,8 @@ class World:
 
     def connect(self, heartbeat_timeout: float) -> KeyValueStore:
         """Connect to the store; rank 0 hosts it if there is none."""
+        from roundelay.runtimes.processes.transport.torch_store import connect_torch_store, start_torch_store
+
         host, port = self.store_address
         try:
             socket.getaddrinfo(host, port)  # torch tries for minutes
@@ -61,12 +61,54 @@ class World:
             ) from error
         try:
             if self.rank == 0 and not self.store_exists:
-                store, _ = start_store(host, port)
+                store, _ = start_torch_store(host, port)
             else:
-                store = connect_store(host, port, timeout_seconds=max(60.0, heartbeat_timeout))
+                store = connect_torch_store(host, port, timeout_seconds=max(60.0, heartbeat_timeout))
         except (OSError, StoreGone) as error:
             raise CommunicationError(f"rank {self.rank}: no store at {host}:{port}: {torch_message(error)}") from error
         return store.with_prefix(f"roundelay/{self.attempt}")
+
+
+class Siblings:
+    """The processes that torchrun has started on our host: one that ends before its first heartbeat is missed here.
+
+    A process is known by the environment that it was started with.  If ours does not show there what torchrun has set
+    (a wrapper may have set it later), nothing is known.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world, self._processes = world, dict[int, int]()  # by rank
+        self._missing_since: dict[int, float] = {}
+        names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+        self._common = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
+        self._known = bool(world.local_ranks) and self._is_rank(world.rank, "self")
+
+    def has_ended(self, rank: int) -> bool:
+        """Return whether there has been no process of a rank of our host for two seconds."""
+        if not self._known or rank not in self._world.local_ranks:
+            return False
+        if self._find(rank):
+            self._missing_since.pop(rank, None)
+            return False
+        now = time.monotonic()
+        return now - self._missing_since.setdefault(rank, now) > MISSING_SECONDS
+
+    def _find(self, rank: int) -> bool:
+        before = self._processes.get(rank)
+        if before is not None and self._is_rank(rank, str(before)):
+            return True
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            if self._is_rank(rank, name):
+                self._processes[rank] = int(name)
+                return True
+        return False
+
+    def _is_rank(self, rank: int, process: str) -> bool:
+        try:
+            found = set(Path(f"/proc/{process}/environ").read_bytes().split(b"\0"))
+        except OSError:  # it has ended, or is not ours
+            return False
+        return found >= self._common | {f"RANK={rank}".encode()}
 
 
 def find(environment: Mapping[str, str] = os.environ) -> World | None:
@@ -86,7 +128,10 @@ def _torchrun(environment: Mapping[str, str]) -> World:
     store_exists = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    return World(rank, size, store_address, store_exists, attempt, int(environment.get("LOCAL_RANK", rank)))
+    local_rank, local_ranks = int(environment.get("LOCAL_RANK", rank)), range(0)
+    if "TORCHELASTIC_RUN_ID" in environment:
+        local_ranks = range(rank - local_rank, rank - local_rank + int(environment.get("LOCAL_WORLD_SIZE", "1")))
+    return World(rank, size, store_address, store_exists, attempt, local_rank, tuple(local_ranks))
 
 
 def _slurm(environment: Mapping[str, str]) -> World:

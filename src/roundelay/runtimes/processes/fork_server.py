@@ -28,6 +28,7 @@ from roundelay.errors import CommunicationError
 
 PR_SET_PDEATHSIG = 1
 STANDARD_STREAMS = 3
+MAX_FILES = STANDARD_STREAMS + 2  # and the job, and what is inherited
 _LARGEST = 1 << 20
 
 
@@ -43,10 +44,21 @@ class ForkServer:
         self._events: deque[dict[str, Any]] = deque()
         self.is_listening = True
 
-    def start(self, job: dict[str, Any]) -> int:
-        """Start a process for ``job``, with our standard streams; return its process id."""
-        message = {"start": {"environment": dict(os.environ), "folder": os.getcwd(), "path": sys.path, **job}}
-        socket.send_fds(self._socket, [json.dumps(message).encode()], range(STANDARD_STREAMS))
+    def start(self, job: dict[str, Any], inherited: socket.socket | None = None) -> int:
+        """Start a process for ``job``, with our standard streams; return its process id.
+
+        The job is in a file without a name, which nobody else can open: it may contain secrets, and be long.  The file
+        number of the ``inherited`` socket is in the process's own job, as ``inherited``.
+        """
+        whole = {"environment": dict(os.environ), "folder": os.getcwd(), "path": sys.path, **job}
+        with open(os.memfd_create("roundelay-job"), "w+b") as file:
+            file.write(json.dumps(whole).encode())
+            file.flush()
+            files = [*range(STANDARD_STREAMS), file.fileno(), *([inherited.fileno()] if inherited is not None else [])]
+            socket.send_fds(self._socket, [json.dumps({"start": True}).encode()], files)
+            return self._started()
+
+    def _started(self) -> int:
         while True:
             event = self._receive(None)
             assert event is not None
@@ -161,19 +173,19 @@ class _Server:
 
     def _obey(self) -> bool:
         try:
-            data, files, _, _ = socket.recv_fds(self._socket, _LARGEST, STANDARD_STREAMS)
+            data, files, _, _ = socket.recv_fds(self._socket, _LARGEST, MAX_FILES)
         except OSError:
             return False
         if not data:
             return False
         message = json.loads(data)
         if "start" in message:
-            self._fork(message["start"], files)
+            self._fork(files)
         elif message["process"] in self._children:
             os.kill(message["process"], message["signal"])
         return True
 
-    def _fork(self, job: dict[str, Any], files: list[int]) -> None:
+    def _fork(self, files: list[int]) -> None:
         parent = os.getpid()
         child = os.fork()
         if child:
@@ -184,7 +196,7 @@ class _Server:
             return
         status = 1
         try:
-            _become_learner(parent, files, job)
+            job = _become_learner(parent, files)
             self._socket.close()
             status = self._work(job)
         except SystemExit:
@@ -210,19 +222,26 @@ class _Server:
             self._socket.send(json.dumps(event).encode())
 
 
-def _become_learner(parent: int, files: list[int], job: dict[str, Any]) -> None:
+def _become_learner(parent: int, files: list[int]) -> dict[str, Any]:
+    """Take over what the launcher has sent; return the job."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    for stream, file in enumerate(files):
-        os.dup2(file, stream)
-        os.close(file)
+    streams, (written, *inherited) = files[:STANDARD_STREAMS], files[STANDARD_STREAMS:]
+    for stream, number in enumerate(streams):
+        os.dup2(number, stream)
+        os.close(number)
+    with open(written, "rb") as file:
+        file.seek(0)
+        job: dict[str, Any] = json.load(file)
+    job["inherited"] = inherited[0] if inherited else None
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
     sys.path[:] = job["path"]
+    return job
 
 
 def main() -> None:

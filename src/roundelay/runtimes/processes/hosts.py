@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import socket
 import time
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runtimes.entry_point import ErrorReport
 from roundelay.runtimes.processes.environment import local_address
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, connect_store, start_store
+from roundelay.runtimes.processes.transport.private_store import NoStore, Refused
 
 POLL_SECONDS = 0.1
-CLOSE_SECONDS = 10.0
+CLOSE_SECONDS = 10.0  # how long the first host waits for others that still read results
+FAIL_SECONDS = 2.0  # or why the run has failed
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Hosts:
     silence_seconds: float = 60.0
     """Seconds without a sign of the first host until the others give up."""
     token: str = ""
-    """Word shared by all hosts of a run; hosts with another one are refused."""
+    """The run's secret, the same on all hosts: whoever does not know it is refused."""
 
     def parse(self) -> tuple[str, int]:
         """Return the address and the port of the rendezvous."""
@@ -41,6 +44,11 @@ class Hosts:
             raise SettingsError(f"rendezvous {self.rendezvous!r}: write HOST:PORT, such as 10.0.0.1:29500")
         if self.count < 1:
             raise SettingsError(f"hosts: at least 1, not {self.count}")
+        if not self.token:
+            raise SettingsError(
+                f"rendezvous {self.rendezvous}: also give --token, a secret that all hosts share, else any program "
+                f"that reaches the port could change the run; openssl rand -hex 16 makes one"
+            )
         try:
             return socket.gethostbyname(host), int(port)
         except OSError as error:
@@ -52,13 +60,15 @@ class HostInfo:
     """This host in a run, when all hosts have arrived."""
 
     store: KeyValueStore
-    store_address: tuple[str, int]
-    """Host and port of the store."""
+    store_address: tuple[str, int] | None
+    """Host and port of the store; ``None`` if it listens nowhere, and learners inherit their connections."""
     number: int
     ranks: range
     """The ranks that this host runs."""
     address: str
     """Network address of this host's learners."""
+    secret: bytes
+    """What a learner has to know to be believed."""
 
 
 def share(size: int, number: int, count: int) -> range:
@@ -70,22 +80,36 @@ def share(size: int, number: int, count: int) -> range:
 def rendezvous(hosts: Hosts, size: int) -> Iterator[HostInfo]:
     """Wait for the other hosts, among which ``size`` ranks are divided; on exit, leave them."""
     host, port = hosts.parse()
-    first = _start_store(hosts, host, port)
-    store = first or _connect_store(hosts, host, port)
+    secret = _stretch(hosts.token)
+    first = _start_store(hosts, host, port, secret)
+    store = first or _connect_store(hosts, host, port, secret)
     try:
-        if first is not None:
-            store.set("token", hosts.token)
         number = 0 if first is not None else _take_number(hosts, store)
         store.set(f"host/{number}", True)
         _await_all(hosts, store, "host", hosts.timeout_seconds)
-        yield HostInfo(store, (host, port), number, share(size, number, hosts.count), local_address(host, port))
+        address = local_address(host, port)
+        here = HostInfo(store, (host, port), number, share(size, number, hosts.count), address, secret)
+        try:
+            yield here
+        except StoreGone:
+            raise
+        except Exception:
+            _part(hosts, here, FAIL_SECONDS)
+            raise
+        _part(hosts, here, CLOSE_SECONDS)
     except StoreGone as error:
         raise CommunicationError(f"rendezvous {hosts.rendezvous}: the first host is gone") from error
-    else:
-        with contextlib.suppress(StoreGone, CommunicationError):
-            store.set(f"parted/{number}", True)
-            if first is not None:  # the others may still read results from our store
-                _await_all(hosts, store, "parted", min(CLOSE_SECONDS, hosts.timeout_seconds))
+    finally:
+        if first is not None:
+            store.close()
+
+
+def _part(hosts: Hosts, host: HostInfo, seconds: float) -> None:
+    """Say that we no longer need the store; the first host waits until no other does."""
+    with contextlib.suppress(StoreGone, CommunicationError):
+        host.store.set(f"parted/{host.number}", True)
+        if host.number == 0:
+            _await_all(hosts, host.store, "parted", min(seconds, hosts.timeout_seconds))
 
 
 def fail_run(store: KeyValueStore, report: ErrorReport) -> None:
@@ -94,12 +118,17 @@ def fail_run(store: KeyValueStore, report: ErrorReport) -> None:
         store.setdefault("failed", report)
 
 
-def _start_store(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
+def _stretch(token: str) -> bytes:
+    """Return the key of a token, which takes a while to compute: so a short word is harder to find by trying."""
+    return hashlib.scrypt(token.encode(), salt=b"roundelay", n=1 << 14, r=8, p=1, dklen=32)
+
+
+def _start_store(hosts: Hosts, host: str, port: int, secret: bytes) -> KeyValueStore | None:
     """Host the store if this is the first host; else return ``None``."""
     if hosts.number not in (None, 0):
         return None
     try:
-        return start_store(host, port)[0]
+        return start_store(host, port, secret=secret)[0]
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL and hosts.number is None:
             return None
@@ -107,29 +136,27 @@ def _start_store(hosts: Hosts, host: str, port: int) -> KeyValueStore | None:
         raise SettingsError(f"rendezvous {hosts.rendezvous}: {reason}") from error
 
 
-def _connect_store(hosts: Hosts, host: str, port: int) -> KeyValueStore:
+def _connect_store(hosts: Hosts, host: str, port: int, secret: bytes) -> KeyValueStore:
     """Connect to the first host's store, as soon as it is there."""
     deadline = time.monotonic() + hosts.timeout_seconds
     while True:
         try:
-            with socket.create_connection((host, port), timeout=POLL_SECONDS * 10):
-                break
+            return connect_store(host, port, timeout_seconds=hosts.silence_seconds, secret=secret)
+        except Refused as error:
+            raise SettingsError(f"rendezvous {hosts.rendezvous}: the run there has another --token") from error
+        except NoStore as error:
+            raise CommunicationError(
+                f"rendezvous {hosts.rendezvous}: a program that is not Roundelay answers"
+            ) from error
         except OSError as error:
             if time.monotonic() > deadline:
                 raise CommunicationError(
                     f"rendezvous {hosts.rendezvous}: the first host did not come in {hosts.timeout_seconds:g} s"
                 ) from error
             time.sleep(POLL_SECONDS)
-    try:
-        return connect_store(host, port, timeout_seconds=hosts.silence_seconds)
-    except (RuntimeError, StoreGone) as error:
-        raise CommunicationError(f"rendezvous {hosts.rendezvous}: a program that is not Roundelay answers") from error
 
 
 def _take_number(hosts: Hosts, store: KeyValueStore) -> int:
-    store.wait("token")
-    if store.get("token") != hosts.token:
-        raise SettingsError(f"rendezvous {hosts.rendezvous}: another run is there, with another --token")
     number = hosts.number if hosts.number is not None else store.add("hosts", 1)
     if number >= hosts.count or store.has(f"host/{number}"):
         raise SettingsError(f"rendezvous {hosts.rendezvous}: all {hosts.count} hosts are there already")

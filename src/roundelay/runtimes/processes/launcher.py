@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ WATCH_SECONDS = 0.25  # how often to check what is not told by the end of a proc
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 RESTART_SECONDS = 1.0  # before the second restart of a learner; twice as long before each further one
 SOON_SECONDS = 0.02
+SECRET_BYTES = 32
 LOOPBACK = "127.0.0.1"
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,6 @@ def run(
     options, faults = options or Options(), faults or FaultPlan()
     with rendezvous(hosts, size) if hosts is not None else _this_host(size) as host, lend_server() as server:
         store = host.store
-        store.set(f"settings/{host.number}", settings)
         if host.number == 0:
             store.add("ids", size)
         injector = FaultInjector(faults.events, faults.servers, host.ranks, folder) if faults.events else None
@@ -64,7 +65,7 @@ def run(
         try:
             for rank in host.ranks:
                 process = ProcessInfo(rank, size, f"host {host.number}", host.address, elastic=True)
-                job = _job(entry, process, host, folder, options)
+                job = _job(entry, settings, process, host, folder, options)
                 processes.start(rank, job | {"slowed": injector.slowed(rank) if injector is not None else []})
             processes.watch(injector)
         except BaseException as error:
@@ -83,18 +84,25 @@ def run(
 
 @contextlib.contextmanager
 def _this_host(size: int) -> Iterator[HostInfo]:
-    store, port = start_store(LOOPBACK)
-    yield HostInfo(store, (LOOPBACK, port), 0, range(size), LOOPBACK)
+    store, _ = start_store(secret=os.urandom(SECRET_BYTES))
+    try:
+        yield HostInfo(store, None, 0, range(size), LOOPBACK, store.client.secret)
+    finally:
+        store.close()
 
 
-def _job(entry: str, process: ProcessInfo, host: HostInfo, folder: Path | None, options: Options) -> dict[str, Any]:
+def _job(
+    entry: str, settings: Any, process: ProcessInfo, host: HostInfo, folder: Path | None, options: Options
+) -> dict[str, Any]:
+    """Return all that a learner has to know; it comes from its launcher alone, never from the store."""
     return {
         "entry": entry,
+        "settings": settings,
         "process": dataclasses.asdict(process),
         "store": host.store_address,
+        "secret": host.secret.hex(),
         "records": str(folder.absolute()) if folder is not None else None,
         "options": dataclasses.asdict(options),
-        "host_number": host.number,
     }
 
 
@@ -113,7 +121,8 @@ class _LearnerProcesses:
 
     def start(self, learner: int, job: dict[str, Any]) -> None:
         """Start one learner."""
-        process = self._server.start(job)
+        with self._store.lend() if job["store"] is None else contextlib.nullcontext() as connection:
+            process = self._server.start(job, connection)
         self._alive[process], self._jobs[learner] = learner, job
         self._store.set(f"process/{learner}", process)
 
@@ -156,7 +165,8 @@ class _LearnerProcesses:
         report = self._store.get(f"error/{learner}")
         if report is not None:
             raise rebuild_error(report)
-        if status:
+        # One that ends well before it has a result is missed, too; one that came too late to join is not.
+        if status or not self._store.present([f"result/{learner}", "finished"]):
             how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             self._lost[learner] = f"learner {learner} ended by {how}"
             logger.warning("%s", self._lost[learner])

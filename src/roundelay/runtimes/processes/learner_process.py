@@ -16,7 +16,12 @@ from roundelay.runtimes.entry_point import find_entry, report_error
 from roundelay.runtimes.processes.membership import RunFinished
 from roundelay.runtimes.processes.options import Options, ProcessInfo
 from roundelay.runtimes.processes.process_runtime import ProcessRuntime
-from roundelay.runtimes.processes.transport.key_value_store import StoreGone, connect_store
+from roundelay.runtimes.processes.transport.key_value_store import (
+    KeyValueStore,
+    StoreGone,
+    connect_store,
+    inherited_store,
+)
 
 ENDED_BY_TERM = 128 + signal.SIGTERM
 logger = logging.getLogger(__name__)
@@ -32,14 +37,14 @@ def work(job: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, _end)
     options = Options(**{**job["options"], "slow": {int(k): v for k, v in job["options"]["slow"].items()}})
     torch.set_num_threads(options.threads)
-    store = connect_store(*job["store"])
     process = ProcessInfo(**job["process"])
+    store = _store(job)
     runtime: ProcessRuntime | None = None
     try:
         folder = Path(job["records"]) if job["records"] is not None else None
         runtime = ProcessRuntime(store, process, options, folder=folder, attempt=job.get("attempt", 0))
         runtime.slowed = [(begin, end, factor) for begin, end, factor in job.get("slowed", ())]
-        result = find_entry(job["entry"])(runtime, store.get(f"settings/{job['host_number']}"))
+        result = find_entry(job["entry"])(runtime, job["settings"])
         store.set(f"result/{process.initial_rank}", result)
         runtime.leave()
     except RunFinished as error:
@@ -62,6 +67,14 @@ def work(job: dict[str, Any]) -> int:
         if runtime is not None:
             runtime.stop()
     return 0
+
+
+def _store(job: dict[str, Any]) -> KeyValueStore:
+    """Return the run's store: by the connection that we have inherited, or on the first host."""
+    secret = bytes.fromhex(job["secret"])
+    if job["inherited"] is not None:
+        return inherited_store(job["inherited"], secret)
+    return connect_store(*job["store"], secret=secret)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

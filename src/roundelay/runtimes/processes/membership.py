@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -60,7 +61,14 @@ class MembershipProtocol:
     """One learner's part in the protocol."""
 
     def __init__(
-        self, store: KeyValueStore, initial_rank: int, size: int, *, heartbeat_timeout: float, newcomer: bool = False
+        self,
+        store: KeyValueStore,
+        initial_rank: int,
+        size: int,
+        *,
+        heartbeat_timeout: float,
+        newcomer: bool = False,
+        has_ended: Callable[[int], bool] | None = None,
     ) -> None:
         self.store, self.id, self.heartbeat_timeout = store, initial_rank, heartbeat_timeout
         self._is_newcomer = newcomer  # whether the others have begun without us
@@ -73,6 +81,7 @@ class MembershipProtocol:
         self._heartbeat = Heartbeat(
             store.clone(), initial_rank, heartbeat_timeout, on_silence=self._silent, on_store_gone=self._store_gone
         )
+        self._heartbeat.has_ended = has_ended
         self._heartbeat.start()
         self._watcher: threading.Thread | None = None
         self._on_end: Callable[[str], None] | None = None
@@ -100,7 +109,9 @@ class MembershipProtocol:
         waiting = set(self.members) - {self.id}
         self._heartbeat.watch(waiting)
         while waiting and not self.store.has(f"members/{generation}"):
-            waiting = {i for i in waiting if not self.store.has(f"report/{generation}/{i}") and not self._is_lost(i)}
+            signs = {i: [f"report/{generation}/{i}", f"dead/{i}", f"done/{i}"] for i in waiting}
+            there = self.store.present([key for keys in signs.values() for key in keys])
+            waiting = {i for i in waiting if there.isdisjoint(signs[i]) and not self._heartbeat.is_silent(i)}
             if waiting:
                 time.sleep(POLL_SECONDS)
         decided: dict[str, Any] | None = self.store.get(f"members/{generation}")
@@ -234,6 +245,10 @@ class MembershipProtocol:
         if not self._heartbeat.stopped:
             self._heartbeat.stop()
             with contextlib.suppress(StoreGone):
+                if not self.store.has(f"done/{self.id}"):  # our process ends now, before the run does
+                    reason = f"learner {self.id} ended before the run was finished"
+                    self.store.set(f"dead/{self.id}", reason)
+                    announce_end(self.store, self.generation, self.members, reason)
                 self.store.set(f"wake/{self.generation}/{self.id}", True)
             for thread in (
                 self._heartbeat,
@@ -263,6 +278,8 @@ class Heartbeat(threading.Thread):
         self._store, self._id, self._timeout = store, learner, heartbeat_timeout
         self._on_silence, self._on_store_gone = on_silence, on_store_gone
         self._interval = min(1.0, heartbeat_timeout / 10)
+        self.has_ended: Callable[[int], bool] | None = None
+        """Whether a learner's process is known to have ended, even before its first beat."""
         self._watching: set[int] = set()
         self._seen: dict[int, tuple[int, float]] = {}  # the counter, and the seconds since it moved
         self._last_check = time.monotonic()
@@ -318,6 +335,8 @@ class Heartbeat(threading.Thread):
             beat, (before, still) = self._store.add(f"beat/{learner}", 0), self._seen.get(learner, (0, 0.0))
             if beat:
                 self._seen[learner] = (beat, still + watched if beat == before else 0.0)
+            if self.has_ended is not None and self.has_ended(learner):
+                self._seen[learner] = (beat, math.inf)
             if self.is_silent(learner) and not self._store.has(f"done/{learner}"):
                 self._on_silence(learner, self._store)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import threading
 import time
@@ -25,7 +26,7 @@ from roundelay.runtimes.processes.membership import GenerationAgreement, Members
 from roundelay.runtimes.processes.options import Options, ProcessInfo, TransportName
 from roundelay.runtimes.processes.transport import shared_memory_segments as segments
 from roundelay.runtimes.processes.transport.gloo_messages import GlooTransport
-from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone
 from roundelay.runtimes.processes.transport.shared_memory_communicator import SharedMemoryCommunicator
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
@@ -51,6 +52,7 @@ class ProcessRuntime(WallClock):
         *,
         folder: Path | None = None,
         attempt: int = 0,
+        has_ended: Callable[[int], bool] | None = None,
     ) -> None:
         name = f"record-{process.initial_rank}-{attempt}.jsonl" if attempt else f"record-{process.initial_rank}.jsonl"
         part = folder / name if folder is not None else None
@@ -63,7 +65,12 @@ class ProcessRuntime(WallClock):
         self.set_clock(time.time() - began)
         self.store = store
         self._membership = MembershipProtocol(
-            store, process.initial_rank, process.size, heartbeat_timeout=options.heartbeat_timeout, newcomer=attempt > 0
+            store,
+            process.initial_rank,
+            process.size,
+            heartbeat_timeout=options.heartbeat_timeout,
+            newcomer=attempt > 0,
+            has_ended=has_ended,
         )
         self._session: Session | None = None
         self._slowness = options.slow.get(process.initial_rank, 1.0)
@@ -82,6 +89,9 @@ class ProcessRuntime(WallClock):
             endpoint = Endpoint(self.process, self.options.transport, learner.weights.device.type, self._lost)
             with self.strategy_lock.released():
                 agreement = self._membership.agree(report, make_plan, endpoint.address)
+            if not self.elastic and len(agreement.members) < self.process.size:
+                lost = sorted({*range(self.process.size)} - {*agreement.members})[0]
+                raise CommunicationError(f"learner {lost} ended before the run began; it cannot begin without it")
             rank = agreement.members.index(self._membership.id)
             try:
                 learner.comm = self._connect(agreement, rank, endpoint)
@@ -141,6 +151,12 @@ class ProcessRuntime(WallClock):
         """Finish: wait until all others have finished, then close everything."""
         with self.strategy_lock.released():
             self._membership.leave()
+        self.stop()
+
+    def abandon(self, reason: str) -> None:
+        """Leave without the others, who are told the ``reason``, and close everything."""
+        with contextlib.suppress(StoreGone):
+            self._membership.end(reason)
         self.stop()
 
     def stop(self) -> None:
@@ -224,7 +240,8 @@ class ProcessRuntime(WallClock):
                 slowness *= factor if since <= begin < until else 1.0
             if slowness > 1.0:
                 time.sleep((slowness - 1.0) * (self.now() - begin))
-        self.span("compute", begin, frames=learner.frames)
+        if learner.frames:  # else it had no minibatch, or a user loop does something else
+            self.span("compute", begin, frames=learner.frames)
         if begin > self._flushed + FLUSH_SECONDS:
             self._flushed = begin
             self.record.flush()
@@ -287,7 +304,7 @@ def from_environment(
     torch.set_num_threads(options.threads)
     store = connect_world(world, options.heartbeat_timeout).with_prefix(part)
     process = ProcessInfo(world.rank, world.size, host=world.host, address=world.address)
-    runtime = ProcessRuntime(store, process, options, folder=folder)
+    runtime = ProcessRuntime(store, process, options, folder=folder, has_ended=environment.Siblings(world).has_ended)
     atexit.register(runtime.stop)
     return runtime
 

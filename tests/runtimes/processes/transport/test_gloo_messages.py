@@ -39,6 +39,7 @@ class Three:
             thread.start()
         for thread in threads:
             thread.join()
+        self._store.close()
 
 
 @pytest.fixture

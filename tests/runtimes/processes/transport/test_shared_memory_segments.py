@@ -28,7 +28,7 @@ def test_nothing_has_a_name() -> None:
 
 @needs_sharing
 def test_a_segment_seen_twice() -> None:
-    ours, file = Segment.create()
+    ours, file = segments.Segment.create()
     theirs = Segment(f"/proc/{os.getpid()}/fd/{file}")
     os.close(file)
     assert theirs.nonce == ours.nonce
@@ -45,7 +45,7 @@ def test_a_segment_seen_twice() -> None:
 
 @needs_sharing
 def test_a_bell_that_rang_before_does_not_let_us_sleep() -> None:
-    segment, file = Segment.create()
+    segment, file = segments.Segment.create()
     os.close(file)
     bells = [Notifier(segment, 0, ringer) for ringer in range(2)]
     seen = set()
@@ -75,3 +75,16 @@ def test_a_wrong_segment_is_refused() -> None:
         Segment("/proc/1/fd/no such file")
     post.close()
     other.close()
+
+
+def test_only_the_memory_of_a_learner_is_mapped(tmp_path: Path) -> None:
+    """Mapping makes a file longer, so a path from a store that others can write must not name any file."""
+    path = tmp_path / "precious"
+    path.write_bytes(b"kept")
+    for wrong in (path, tmp_path / "missing", tmp_path):
+        with pytest.raises(CommunicationError, match=r"not the memory of a learner|cannot be shared"):
+            segments.Segment.open(str(wrong))
+    assert path.read_bytes() == b"kept"
+    segment, file = segments.Segment.create()
+    assert segments.Segment.open(f"/proc/self/fd/{file}").nonce == segment.nonce
+    os.close(file)

@@ -52,7 +52,7 @@ class SharedMemoryTransport:
         """Map the segments of all members."""
         self.rank, self.size, self.arena = rank, len(addresses), Arena(len(addresses))
         for other, address in enumerate(addresses):
-            segment = self.segment if other == rank else Segment(address["path"])
+            segment = self.segment if other == rank else Segment.open(address["path"])
             if segment.nonce != address["nonce"]:
                 raise CommunicationError(f"{address['path']}: not the memory of rank {other}")
             self.segments.append(segment)

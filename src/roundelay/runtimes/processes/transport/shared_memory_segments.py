@@ -24,6 +24,7 @@ from roundelay.errors import CommunicationError
 from roundelay.runtimes.messages import Layout
 
 SEGMENT_BYTES = 1 << 36
+NAME = "roundelay"
 LINE = 64
 RING = 256
 """How many messages, or collectives, may be under way."""
@@ -92,11 +93,28 @@ class Segment:
     @classmethod
     def create(cls) -> tuple[Segment, int]:
         """Make a segment; return it, and the file that others can open until it is closed."""
-        file = os.memfd_create("roundelay")
+        file = os.memfd_create(NAME)
+        os.fchmod(file, 0o600)
         os.ftruncate(file, SEGMENT_BYTES)
         segment = cls(f"/proc/self/fd/{file}")
         segment.raw[NONCE : NONCE + 8] = os.urandom(8)
         return segment, file
+
+    @classmethod
+    def open(cls, path: str) -> Segment:
+        """Map another learner's segment; refuse any other file, since mapping makes it longer and writes to it."""
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise CommunicationError(f"{path}: memory cannot be shared: {error.strerror}") from error
+        try:
+            about, name = os.fstat(file), os.readlink(f"/proc/self/fd/{file}")
+            mine = name.startswith(f"/memfd:{NAME} ") and about.st_uid == os.geteuid()
+            if not mine or about.st_size != SEGMENT_BYTES:
+                raise CommunicationError(f"{path}: not the memory of a learner")
+            return cls(f"/proc/self/fd/{file}")
+        finally:
+            os.close(file)
 
     @property
     def nonce(self) -> str:

@@ -8,6 +8,7 @@ previous rank has announced the same one.
 from __future__ import annotations
 
 import datetime
+import hmac
 import queue
 import threading
 from collections import defaultdict
@@ -28,6 +29,7 @@ from roundelay.runtimes.weighted_mean import divide, scale
 
 CONNECT = datetime.timedelta(seconds=30)
 WEIGHT_BYTES = 8
+PROOFS, PROOF_BYTES = 3, 32  # the tag, and the length
 
 
 class _ProcessGroup(Protocol):
@@ -214,6 +216,28 @@ def _synchronize(device: str) -> None:
         torch.cuda.current_stream().synchronize()
 
 
+def _prove_membership(group: _ProcessGroup, rank: int, size: int, prove: Callable[[int, int], bytes | None]) -> None:
+    """Exchange proofs with all peers that we know the run's secret.
+
+    Gloo accepts whoever comes to its port first with the right number, which is small and known: a stranger could take
+    the place of a peer.
+    """
+    peers = [peer for peer in range(size) if peer != rank]
+    ours = {peer: prove(rank, peer) for peer in peers}
+    theirs = {peer: torch.zeros(PROOF_BYTES, dtype=torch.uint8) for peer in peers}
+    works = []
+    for peer, proof in ours.items():
+        if proof is not None:  # else the run has no secret
+            works.append(group.recv([theirs[peer]], peer, PROOFS))
+            works.append(group.send([torch.frombuffer(bytearray(proof), dtype=torch.uint8)], peer, PROOFS))
+    for work in works:
+        work.wait(CONNECT)
+    for peer, tensor in theirs.items() if works else ():
+        if not hmac.compare_digest(tensor.numpy().tobytes(), prove(peer, rank) or b""):
+            interrupt(group, rank, size)
+            raise RuntimeError(f"who answers for rank {peer} does not know the secret of this run")
+
+
 def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Connect:
     """Return the function that makes the groups of one generation, each with its own prefix in the store.
 
@@ -221,8 +245,11 @@ def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Co
     """
 
     def connect(path: str, rank: int, size: int, device: str) -> _ProcessGroup:
+        from roundelay.runtimes.processes.transport.torch_store import for_torch
+
         own = store.clone()  # connecting cannot be interrupted and occupies its client
-        prefix = c10d.PrefixStore(f"{device}/{generation}/{path}", own.raw)
+        name = f"{device}/{generation}/{path}"
+        prefix = for_torch(own, name)
         if device == "cuda":  # not run by any test: there is no GPU
             options = c10d.ProcessGroupNCCL.Options()
             options._timeout = FOREVER
@@ -233,6 +260,7 @@ def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Co
             options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
             group = c10d.ProcessGroupGloo(prefix, rank, size, options)
             group._set_default_timeout(FOREVER)
+            _prove_membership(group, rank, size, lambda sender, to: store.prove(f"{name} {sender} {to}"))
         made: _ProcessGroup = group
         return made
 
