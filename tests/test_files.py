@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import DataError
-from roundelay.files import data_errors, read_json, replacing, write_bytes, write_json, write_text
+from roundelay.files import (
+    append_text,
+    data_errors,
+    make_inside,
+    open_plain,
+    read_json,
+    replacing,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def fail_with_full_disk(path: Path) -> None:
@@ -88,3 +98,32 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_of_a_temporary_files_name_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".a.txt.{os.getpid()}").symlink_to(tmp_path / "mine")
+    write_text(tmp_path / "a.txt", "new")
+    assert ((tmp_path / "a.txt").read_text(), (tmp_path / "mine").read_text()) == ("new", "mine")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_and_folders_have_the_users_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "a", "x")
+        append_text(tmp_path / "b", "x")
+        make_inside(tmp_path, "c")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "abc"] == [mode, mode, 0o777 & ~umask]
+
+
+def test_a_pipe_or_a_device_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless", "."):
+        with pytest.raises(DataError, match="not a plain file"), open_plain(tmp_path / name):
+            pass
+    with pytest.raises(DataError, match="cannot be read: No such file"), open_plain(tmp_path / "missing"):
+        pass

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import numbers
 import operator
 import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -23,12 +25,28 @@ T = TypeVar("T")
 FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 """What names something in a Python file of the user's own."""
 Table = dict[str, Any]
+LARGEST_INT = 10**15
+LARGEST_FLOAT = 1e30  # products of two still fit into 64 bits, and it fits into the 32 bits of weights
+"""What a number of a setting is at most, unless its own bounds say otherwise."""
+
+
+def limits(*, largest: float, ge: float | None = None, gt: float | None = None) -> Meta:
+    """Return bounds with a largest number that no sensible setting exceeds; only one that does is told of it."""
+    extra = {"largest": largest}
+    return Meta(gt=gt, extra=extra) if gt is not None else Meta(ge=ge, extra=extra)
+
+
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
+Width = Annotated[int, limits(ge=1, largest=1_000_000)]  # of a layer
+Depth = Annotated[int, limits(ge=1, largest=1000)]  # layers, and what else is made one by one
+Context = Annotated[int, limits(ge=0, largest=100_000)]  # frames
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]  # 1 itself would leave nothing, as with a momentum or a dropout of 1
 Share = Annotated[float, Meta(ge=0, le=1)]
+Seconds = Annotated[float, limits(ge=0, largest=1e9)]  # a wait that clocks and sockets can count
 LIMITS = (
     ("ge", "at least", operator.ge),
     ("gt", "above", operator.gt),
@@ -52,30 +70,115 @@ class Settings:
             raise SettingsError(f"{' and '.join(self.exclusive)} are both given; use one of them")
 
 
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """What the numbers of a setting may be; a list of numbers has one range for all of them."""
+
+    kind: type[int] | type[float]
+    bounds: Meta = dataclasses.field(default_factory=Meta)
+    default: Any = None
+    """The setting's default; only if it is infinite may the setting be."""
+    only_numbers: bool = True
+    """Whether the setting takes nothing else, as a name."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise if a number is not of the kind, is outside of the bounds, too large, or not finite."""
+        if isinstance(value, list | tuple):
+            for each in value:
+                self.check(name, each)
+        elif value is None or (not self.only_numbers and not isinstance(value, numbers.Real)):
+            return
+        elif isinstance(value, bool) or not isinstance(value, numbers.Integral if self.kind is int else numbers.Real):
+            raise SettingsError(f"{name} must be {'an integer' if self.kind is int else 'a number'}, not {value!r}")
+        elif wanted := self._wanted(value):
+            near = self._nearest(value)
+            use = f"; use {self._shown(near)}" if near is not None else ""
+            raise SettingsError(f"{name} must be {wanted}, not {value}{use}")
+
+    def _wanted(self, value: Any) -> str:
+        """Return what a value must be, if it is not."""
+        limits = [(said, limit, holds) for key, said, holds in LIMITS if (limit := self._limit(key)) is not None]
+        said = [f"{said} {self._shown(limit)}" for said, limit, _ in limits]
+        inside = all(holds(value, limit) for _, limit, holds in limits)
+        if math.isinf(value) and inside and not self._may_be_infinite():
+            return " and ".join([*said, "finite"])
+        if inside and (math.isinf(value) or abs(value) <= self._largest()):
+            return ""
+        if inside and not math.isnan(value):
+            largest = self._largest()
+            said.append(f"at most {self._shown(largest)}" if value > 0 else f"at least {self._shown(-largest)}")
+        return " and ".join(said) or "finite"
+
+    def _nearest(self, value: Any) -> float | None:
+        """Return the valid value next to a number; for NaN, or if there is no nearest one, the default, 1 or 0."""
+        low, high = self._limit("ge"), self._limit("le")
+        if low is not None and value < low:
+            return low
+        if high is not None and value > high:
+            return high
+        if math.isfinite(value) and abs(value) > self._largest() and self._limit("lt") is None:
+            return self._largest() if value > 0 else -self._largest()
+        usual = (each for each in (self.default, 1, 0) if isinstance(each, int | float) and not isinstance(each, bool))
+        return next((each for each in usual if not self._wanted(each)), None)
+
+    def _shown(self, number: float) -> str:
+        return f"{number:g}" if self.kind is float else str(int(number))
+
+    def _limit(self, key: str) -> float | None:
+        limit: float | None = getattr(self.bounds, key)
+        return limit
+
+    def _largest(self) -> float:
+        usual = LARGEST_INT if self.kind is int else LARGEST_FLOAT
+        largest: float = (self.bounds.extra or {}).get("largest", usual)
+        return max(largest, self.bounds.le or 0)
+
+    def _may_be_infinite(self) -> bool:
+        return isinstance(self.default, float) and math.isinf(self.default)
+
+
 def check_bounds(settings: Any, table: str = "") -> None:
-    """Raise if a value, or one of a list of values, is outside of the bounds in its annotation; NaN always is.
+    """Raise if a number, or one of a list of numbers, is outside of the range that its annotation gives.
 
     ``table`` stands before the name of the setting in the message.
     """
-    for name, bounds in _bounds(settings.__class__).items():
-        value = getattr(settings, name)
-        limits = [(said, limit, holds) for key, said, holds in LIMITS if (limit := getattr(bounds, key)) is not None]
-        for each in value if isinstance(value, list) else [value] if value is not None else []:
-            if not all(holds(each, limit) for _, limit, holds in limits):
-                wanted = " and ".join(f"{said} {limit:g}" for said, limit, _ in limits)
-                raise SettingsError(f"{table}{name} must be {wanted}, not {each}")
+    for name, each in ranges(settings.__class__).items():
+        each.check(table + name, getattr(settings, name))
 
 
 @functools.cache
-def _bounds(kind: type[Any]) -> dict[str, Meta]:
-    """Return the bounds of a class by the names of its fields."""
-    return {
-        name: extra
-        for name, hint in typing.get_type_hints(kind, include_extras=True).items()
-        for option in (hint, *typing.get_args(hint))
-        for extra in getattr(option, "__metadata__", ())
-        if isinstance(extra, Meta)
+def ranges(kind: type[Any]) -> dict[str, Range]:
+    """Return the ranges of a dataclass by the names of its fields that hold numbers."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {
+        field.name: _range(hints[field.name], field.default)
+        for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
     }
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _range(hint: Any, default: Any) -> Range | None:
+    """Return the range of the numbers in a type, None if it has none: ``list[Count] | None`` has that of ``Count``."""
+    leaves = [*_leaves(hint)]
+    kinds = [(leaf, meta) for leaf, meta in leaves if leaf in (int, float)]
+    if not kinds:
+        return None
+    kind, meta = kinds[-1]
+    others = [leaf for leaf, _ in leaves if leaf not in (int, float, type(None), ...)]
+    return Range(kind, meta, None if default is dataclasses.MISSING else default, only_numbers=not others)
+
+
+def _leaves(hint: Any, meta: Meta | None = None) -> Iterator[tuple[Any, Meta]]:
+    """Yield the innermost types of a type, each with the bounds around it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hasattr(hint, "__metadata__"):
+        own = next((extra for extra in hint.__metadata__ if isinstance(extra, Meta)), meta)
+        yield from _leaves(arguments[0], own)
+    elif origin in (list, tuple, types.UnionType, typing.Union):
+        for argument in arguments:
+            yield from _leaves(argument, meta)
+    else:
+        yield hint, meta or Meta()
 
 
 def read(path: Path) -> Table:
@@ -138,12 +241,14 @@ def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     if not isinstance(table, Mapping):
         raise SettingsError(f"{where} must be a table, not {table!r}")
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]  # kind is a dataclass
-    hints = typing.get_type_hints(kind)
-    values = {}
+    hints, values = typing.get_type_hints(kind), {}
+    limited = ranges(kind)  # type: ignore[arg-type]  # a class is hashable
     for key, value in table.items():
         if key not in fields:
             raise SettingsError(f"{where}: unknown key {suggest(key, fields)}")
         values[key] = _convert(hints[key], value, _inside(where, key))
+        if key in limited:
+            limited[key].check(f"{where}: {key}", values[key])
     missing = [
         name
         for name, field in fields.items()
@@ -159,14 +264,18 @@ def build(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 
 def build_named(kinds: Mapping[str, type[T]], table: Mapping[str, Any] | str, where: str) -> T:
     """Make the one of ``kinds`` that ``table.name`` names; a bare string is a name with default settings."""
+    if not isinstance(table, Mapping | str):
+        raise SettingsError(f"{where} must be a name or a table, not {table!r}")
     table = {"name": table} if isinstance(table, str) else dict(table)
     name = table.pop("name", None)
     if name is None:
         raise SettingsError(f"{where}.name is missing; there are {', '.join(sorted(_names(kinds)))}")
+    if not isinstance(name, str):
+        raise SettingsError(f"{where}.name must be a string, not {name!r}")
     try:
         kind = kinds[name]
     except KeyError:
-        raise SettingsError(f"{where}.name: unknown {suggest(str(name), _names(kinds))}") from None
+        raise SettingsError(f"{where}.name: unknown {suggest(name, _names(kinds))}") from None
     except SettingsError as error:
         raise SettingsError(f"{where}.name: {error}") from error
     return build(kind, table, where)
@@ -216,10 +325,10 @@ def _inside(where: str, key: str) -> str:
 def _convert(hint: Any, value: Any, where: str) -> Any:
     options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     for option in options:
-        if isinstance(option, type) and isinstance(value, dict | str):
+        if isinstance(option, type) and value is not None:
             if (registry := getattr(option, "registry", None)) is not None:
                 return build_named(registry, value, where)
-            if dataclasses.is_dataclass(option) and isinstance(value, dict):
+            if dataclasses.is_dataclass(option):
                 return build(typing.cast("type[Any]", option), value, where)
         if typing.get_origin(option) is list and isinstance(value, list):
             (inner,) = typing.get_args(option)

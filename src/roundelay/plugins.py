@@ -63,11 +63,14 @@ class Registry(dict[str, type[T]]):
         return [*self, *(installed(self.group) if self.group is not None else ())]
 
     def name_of(self, kind: type[T]) -> str | None:
-        """Return the name by which settings ask for a class from outside: that which found it, or its file's."""
+        """Return the name by which settings ask for a class from outside: that which found it, or its file's.
+
+        A class of an interactive session has no file; its own name is for people to read.
+        """
         found = next((name for name, known in self._found.items() if known is kind), None)
         if found is None and self.group is not None:
             file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-            return f"{Path(file).absolute()}:{kind.__qualname__}" if file is not None else None
+            return f"{Path(file).absolute()}:{kind.__qualname__}" if file is not None else kind.__qualname__
         return found
 
 

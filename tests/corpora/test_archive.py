@@ -66,7 +66,7 @@ def test_a_member_that_climbs_out_is_refused(tmp_path: Path, name: str) -> None:
         packed.writestr("good", b"")
         packed.writestr(name, b"evil")
     for archive in (tar(tmp_path / "a.tar", ("good", b""), (name, b"evil")), tmp_path / "a.zip"):
-        with pytest.raises(DataError, match=r"refused: .*evil' would be unpacked outside of the folder"):
+        with pytest.raises(DataError, match=r"refused: .*evil' cannot be .*: it is outside of the folder"):
             unpack(archive, tmp_path / "out" / "part")
     assert inside(tmp_path) == ["a.tar", "a.zip", "out"]
     assert not Path("/tmp/evil").exists()

@@ -16,6 +16,7 @@ from roundelay import corpora
 from roundelay.cli.progress_bars import ProgressDisplay
 from roundelay.corpora.importer import MARKER, Corpus, Download, import_corpus
 from roundelay.errors import DataError, SettingsError, suggest
+from roundelay.files import inside
 
 _SHOWN = 20
 Tick = Callable[[int, int | None], None]
@@ -134,13 +135,19 @@ def fetch(*, name: str, parts: tuple[str, ...], mirror: str | None, out: Path, a
         if mirror:
             download = Download(f"{mirror.rstrip('/')}/{download.url.rpartition('/')[2]}", download.sha256)
         with _bar(f"fetching {part}") as tick:
-            archive = download_file(download, out / "archives", tick)
-        if not (out / "original" / part).is_dir():
+            archive = download_file(download, inside(out, "archives"), tick)
+        folder = part_folder(out, part)
+        if not folder.is_dir():
             (out / MARKER).unlink(missing_ok=True)  # a new part: the import must be repeated
             with _bar(f"unpacking {part}") as _:
-                unpack(archive, out / "original" / part)
+                unpack(archive, folder)
     import_corpus(corpus, out / "original", out)
     _report_splits(out, as_json=as_json)
+
+
+def part_folder(out: Path, part: str) -> Path:
+    """Return the folder into which a part is unpacked."""
+    return inside(out, "original", part, what="part")
 
 
 def _wanted(corpus: Corpus, parts: tuple[str, ...]) -> tuple[str, ...]:

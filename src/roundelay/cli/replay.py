@@ -19,8 +19,11 @@ Examples:
 @click.option("--out", type=click.Path(path_type=Path), help="Write the replayed run into this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(run: Path, out: Path | None, *, as_json: bool) -> None:
-    """Run RUN again in the simulator, each learner in its recorded order, and compare the weights."""
-    from roundelay.experiment.continuation import replay
+    """Run RUN again in the simulator, each learner in its recorded order, and compare the weights.
+
+    The program of a run by roundelay.simulate is executed again.
+    """
+    from roundelay.own_models.program_replay import replay
 
     found = replay(run, out)
     if as_json:

@@ -10,6 +10,7 @@ The official test part (10 speakers) is ``test``; ``dev`` is a tenth of the spea
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from roundelay.corpora.data_directory import Utterance
 from roundelay.corpora.importer import Corpus, Download
 from roundelay.corpora.splits import divide_by_speaker, write_splits
 from roundelay.errors import DataError
-from roundelay.files import write_text
+from roundelay.files import make_inside, write_text
 from roundelay.formats.text_tables import read_lines
 
 _TRANSCRIPT = re.compile(r"^(.*)\(([^()\s]+)\)$")
@@ -38,8 +39,7 @@ def import_splits(source: Path, out: Path) -> None:
     write_splits(out, divided)
     _write_lexicon(root / "etc" / "an4.dic", out)
     if (root / "etc" / "an4.ug.lm").is_file():
-        (out / "lm").mkdir(exist_ok=True)
-        write_text(out / "lm" / "an4.unigram.arpa", (root / "etc" / "an4.ug.lm").read_text("latin-1"))
+        write_text(make_inside(out, "lm") / "an4.unigram.arpa", (root / "etc" / "an4.ug.lm").read_text("latin-1"))
     return None
 
 
@@ -56,9 +56,9 @@ def _part(root: Path, part: str) -> list[Utterance]:
 
 def _utterance(root: Path, file: str, words: dict[str, tuple[str, ...]], transcripts: Path) -> Utterance:
     *_, speaker, name = ("", *file.split("/"))
-    audio = next((p for s in _SUFFIXES if (p := root / "wav" / f"{file}{s}").is_file()), None)
+    audio = next((p for s in _SUFFIXES if os.path.isfile(p := root / "wav" / f"{file}{s}")), None)
     if audio is None:
-        raw = (root / "wav" / f"{file}.raw").is_file()
+        raw = os.path.isfile(root / "wav" / f"{file}.raw")
         hint = "; the byte order of raw samples is not known, use an4_sphere" if raw else ""
         raise DataError(f"{root / 'wav' / file}: the audio is not there ({', '.join(_SUFFIXES)}){hint}")
     if name not in words:

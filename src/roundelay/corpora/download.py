@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from roundelay.corpora.importer import Download
 from roundelay.errors import DataError
-from roundelay.files import file_digest, make_folder, write_text
+from roundelay.files import file_digest, inside, make_folder, open_own, write_text
 
 LOCK = "fetched.json"
 ATTEMPTS = 4
@@ -34,17 +34,21 @@ def download_file(download: Download, folder: Path, progress: Progress | None = 
     url = download.url
     if not url.startswith(("https://", "http://")):
         raise DataError(f"{url}: only http and https are fetched")
-    name = url.rpartition("/")[2].partition("?")[0] or "download"
-    target = Path(folder) / name
+    target = download_path(download, folder)
     make_folder(folder)
     if not target.is_file():
-        part = target.with_name(f"{name}.part")
+        part = target.with_name(f"{target.name}.part")
         _download(url, part, progress)
         _verify(download, part, target)
         os.replace(part, target)
     else:
         _verify(download, target, target)
     return target
+
+
+def download_path(download: Download, folder: Path) -> Path:
+    """Return the path of a download in a folder: the last part of the address."""
+    return inside(folder, download.url.rpartition("/")[2].partition("?")[0] or "download", what="file of the address")
 
 
 def _download(url: str, part: Path, progress: Progress | None) -> None:
@@ -120,7 +124,7 @@ def _copy(answer: Any, part: Path, begin: int, progress: Progress | None) -> Non
 @contextmanager
 def _part(part: Path, begin: int) -> Iterator[IO[bytes]]:
     """Open the partial file at ``begin``; flush it to the disk at the end."""
-    with part.open("r+b" if begin else "wb", buffering=0) as file:
+    with os.fdopen(open_own(part, os.O_RDWR), "r+b", buffering=0) as file:
         file.truncate(begin)
         file.seek(begin)
         yield file

@@ -14,7 +14,7 @@ from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.corpora.importer import Corpus
 from roundelay.corpora.splits import divide_by_speaker, split_name, write_splits
 from roundelay.errors import DataError
-from roundelay.files import write_text
+from roundelay.files import inside, make_inside, write_text
 from roundelay.formats.alignment_files import read_ali
 from roundelay.formats.kaldi_archives import Floats, Integers, read_matrix_at, read_scp
 from roundelay.formats.text_tables import read_lines, write_table
@@ -42,9 +42,9 @@ def copy_language(source: Path, out: Path) -> None:
         lines = [f"{line}\n" for _, line in read_lines(source / "lexicon.txt")]
         write_text(out / "lexicon.txt", "".join(lines))
     for model in sorted(source.glob("lm/*.arpa")):
-        (out / "lm").mkdir(exist_ok=True)
+        make_inside(out, "lm")
         try:
-            write_text(out / "lm" / model.name, model.read_text())
+            write_text(inside(out, "lm", model.name, what="language model"), model.read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
             raise DataError(f"{model}: not UTF-8 (byte {error.start})") from error
 
@@ -59,7 +59,7 @@ def _copy_feature_table(found: dict[str, Path], divided: dict[str, list[Utteranc
         if missing:
             raise DataError(f"{out / name}: utterance {missing[0]!r} is not in feats.scp, as {len(missing)} of them")
         rows = ((u.id, f"{places[u.id][0]}:{places[u.id][1]}") for u in utterances)
-        write_table(out / name / "feats.scp", rows)
+        write_table(inside(out, name, what="split") / "feats.scp", rows)
 
 
 def read_features(folder: Path) -> Iterator[tuple[str, Floats]]:

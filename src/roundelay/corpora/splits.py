@@ -8,6 +8,7 @@ from pathlib import Path
 
 from roundelay.corpora.data_directory import Utterance, write_split
 from roundelay.errors import DataError
+from roundelay.files import make_inside
 
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
@@ -46,7 +47,7 @@ def write_splits(out: Path, divided: Mapping[str, Iterable[Utterance]]) -> None:
     """Write each split that has utterances."""
     for name, utterances in divided.items():
         if some := list(utterances):
-            write_split(out / name, some)
+            write_split(make_inside(out, name, what="split"), some)
 
 
 def split_name(part: str) -> str:

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.errors import DataError
+from roundelay.files import open_plain
+from roundelay.formats.compressed import decompressed
 from roundelay.formats.text_tables import find_upwards, read_numbered
 
 Floats = NDArray[np.float32]
@@ -69,17 +69,10 @@ def read_matrix_at(archive: Path, position: int) -> Floats:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open an archive; all errors of reading it are a DataError."""
     try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            if packed:
-                with gzip.GzipFile(fileobj=raw) as file:
-                    yield io.BufferedReader(file)
-            else:
-                yield raw
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: cannot be read: {reason}") from error
+        with open_plain(path) as raw:
+            yield decompressed(raw, path)
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def _entries(path: Path, read: Callable[[_Reader], Value]) -> Iterator[tuple[str, Value]]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from roundelay.errors import DataError
-from roundelay.files import write_text
+from roundelay.files import open_plain, write_text
+from roundelay.formats.compressed import decompressed
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line that is not blank, of a gzip file too; name a line not in UTF-8."""
     try:
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        with open_plain(path) as file:
+            raw = decompressed(file, path).read()
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
     for number, line in enumerate(raw.split(b"\n"), start=1):
         try:
             text = line.decode("utf-8").strip()

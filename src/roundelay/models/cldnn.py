@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.config import Count, Natural
+from roundelay.config import Context, Width
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
@@ -24,21 +24,21 @@ class CLDNNSettings(RecurrentSettings):
     Sainath et al., 2015, "Convolutional, long short-term memory, fully connected deep neural networks".
     """
 
-    bands: Natural = 0
+    bands: Context = 0
     """Frequency bands at the start of a frame; other features skip the convolution; 0: all features are bands."""
-    maps: Count = 1
+    maps: Width = 1
     """Number of maps of these bands: 3 with deltas of two orders."""
-    filters: Count = 32
+    filters: Width = 32
     """Filters of each convolution."""
-    window: Count = 9
+    window: Width = 9
     """Frames and bands of the first convolution; odd."""
-    pool: Count = 3
+    pool: Width = 3
     """Bands that are pooled after the first convolution."""
-    narrow: Count = 4
+    narrow: Width = 4
     """Bands of the second convolution."""
-    reduced: Count = 128
+    reduced: Width = 128
     """Outputs of the linear layer after the convolutions, per frame."""
-    connected: Natural = 256
+    connected: Context = 256
     """Units of the fully connected layer after the LSTM; 0: no such layer."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.config import Count, Fraction, Natural
+from roundelay.config import Context, Depth, Fraction, Width
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, ModelSettings, init_weights, stack
 
@@ -23,20 +23,20 @@ class ConformerSettings(ModelSettings):
     followed by layer norm, which does not depend on padding or on other learners.
     """
 
-    layers: Count = 4
-    width: Count = 144
+    layers: Depth = 4
+    width: Width = 144
     """Channels; a multiple of twice the heads."""
-    heads: Count = 4
-    kernel: Count = 15
+    heads: Width = 4
+    kernel: Depth = 15
     """Steps of the convolution; odd."""
     dropout: Fraction = 0.1
-    left: Natural = 0
+    left: Context = 0
     """Frames of context before the first scored frame."""
-    right: Natural = 0
+    right: Context = 0
     """Frames of context after the last scored frame."""
-    fold: Count = 1
+    fold: Depth = 1
     """Frames that a step reads and scores, each with its own outputs."""
-    stride: Count = 1
+    stride: Depth = 1
     """Frames per score, for CTC."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
-from roundelay.config import Count, Fraction, Natural
+from roundelay.config import Context, Fraction, Width, limits
 from roundelay.models.base import AcousticModel, Activation, ModelSettings, activation, init_weights
 
 
@@ -18,16 +18,16 @@ class DNNSettings(ModelSettings):
     Seide, Li & Yu, 2011, "Conversational speech transcription using context-dependent deep neural networks".
     """
 
-    layers: Natural = 4
+    layers: Annotated[int, limits(ge=0, largest=1000)] = 4
     """Hidden layers."""
-    width: Count = 512
+    width: Width = 512
     """Units per hidden layer."""
     activation: Activation = "relu"
     batch_norm: bool = True
     dropout: Fraction = 0.2
-    left: Natural = 7
+    left: Context = 7
     """Frames of context before the classified frame."""
-    right: Natural = 7
+    right: Context = 7
     """Frames of context after the classified frame."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {

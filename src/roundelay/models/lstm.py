@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from roundelay.config import Natural
+from roundelay.config import Context
 from roundelay.models.base import AcousticModel, init_weights
 from roundelay.models.recurrent import Recurrent, RecurrentSettings
 
@@ -20,7 +20,7 @@ class LSTMSettings(RecurrentSettings):
     adaptive training of deep neural networks".
     """
 
-    bottleneck: Natural = 0
+    bottleneck: Context = 0
     """Units of a linear layer before the output; 0: none."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from roundelay.config import Count, Fraction, Natural
+from roundelay.config import Context, Depth, Fraction, Width
 from roundelay.models.base import ModelSettings, stack
 from roundelay.models.linear_lstm import LinearLSTM
 
@@ -18,22 +18,22 @@ from roundelay.models.linear_lstm import LinearLSTM
 class RecurrentSettings(ModelSettings):
     """The settings of LSTM layers."""
 
-    layers: Count = 2
+    layers: Depth = 2
     """LSTM layers."""
-    cells: Count = 128
+    cells: Width = 128
     """Cells per layer and direction."""
     bidirectional: bool = True
-    projection: Natural = 0
+    projection: Context = 0
     """Recurrent projection of each direction (LSTMP); 0: none."""
     dropout: Fraction = 0.2
     """Dropout between layers."""
-    left: Natural = 0
+    left: Context = 0
     """Frames of context before the first scored frame."""
-    right: Natural = 0
+    right: Context = 0
     """Frames of context after the last scored frame; in a unidirectional model the delay of the output."""
-    fold: Count = 1
+    fold: Depth = 1
     """Frames that a step reads and scores, each with its own outputs: so many times fewer steps."""
-    stride: Count = 1
+    stride: Depth = 1
     """Frames per score, for CTC; a step reads ``fold`` times as many."""
     linear: bool = False
     """Build the LSTM of Linear layers, for natural gradients; the same function, about three times slower."""

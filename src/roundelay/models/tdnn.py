@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from roundelay.config import Count, Fraction
+from roundelay.config import Depth, Fraction, Width
 from roundelay.errors import SettingsError
 from roundelay.models.base import AcousticModel, ModelSettings, init_weights
 
@@ -20,9 +20,9 @@ class TDNNSettings(ModelSettings):
     contexts".  The skips are of the later factored variant (Povey et al., 2018); its factors are not.
     """
 
-    width: Count = 256
+    width: Width = 256
     """Channels per layer."""
-    steps: list[int] = field(default_factory=lambda: [1, 1, 2, 3, 3])
+    steps: list[Depth] = field(default_factory=lambda: [1, 1, 2, 3, 3])
     """Distance between the three frames of each layer."""
     dropout: Fraction = 0.1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import SettingsError
-from roundelay.files import write_text
+from roundelay.files import inside, make_inside, write_text
 from roundelay.report import event_tables, learning_figures, speed_figures, tables, time_figures
 from roundelay.report.figure_spec import Figure
 from roundelay.report.html_page import Section, render
@@ -46,12 +46,11 @@ def write_report(
     data = make_report_data(folders, target, watch)
     watch("making figures and tables")
     sections = make_sections(data)
-    beside = out / "report"
-    beside.mkdir(parents=True, exist_ok=True)
+    beside = make_inside(out, "report")
     every = [figure for section in sections for figure in section.figures]
     listed = [table for section in sections for table in section.tables]
     for table in listed:
-        write_text(beside / f"{table.name}.csv", tables.to_csv(table))
+        write_text(inside(beside, f"{table.name}.csv", what="table"), tables.to_csv(table))
     whole = {"summary": data.summary, "figures": [figure.plain() for figure in every]}
     write_text(out / "report.json", json.dumps(clean(whole), separators=(",", ":")) + "\n")
     if figures:

@@ -141,7 +141,7 @@ def test_a_graph_that_does_not_fit_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["scale", "penalty", "prior"])
 def test_weights_are_finite(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} must be finite, not inf"):
+    with pytest.raises(SettingsError, match=f"{name} must be (above 0 and )?finite, not inf"):
         Weights(**{name: float("inf")})
 
 

@@ -63,3 +63,17 @@ def test_another_model_than_the_settings_name_is_refused(run: Path, caplog: pyte
     with pytest.raises(DataError, match="model.safetensors: no such file; the run has no trained model yet"):
         decode_run(run, None, "test", language="flat")
     assert not caplog.text, "before anything else is tried"
+
+
+def test_a_damaged_model_is_named_and_a_run_without_a_digest_is_read(tmp_path: Path) -> None:
+    run = decodable_run.copy_run(tmp_path)
+    path = run / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        DataError, match=r"model\.safetensors: damaged: .* 'roundelay train .*settings\.toml --out NEW'"
+    ):
+        load_network(run, Bundle.open(run))
+    (run / "model.json").unlink()  # as an older version left it
+    load_network(run, Bundle.open(run))

@@ -174,7 +174,7 @@ def test_bad_settings(tmp_path: Path) -> None:
         PrepareSettings(hmm=SETTINGS.hmm, alignments=tmp_path)
     with pytest.raises(SettingsError, match="unknown vocabulary 'trian'; did you mean 'train'"):
         LexiconSettings(vocabulary="trian")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="sizes must be at least 1, not 0"):
+    with pytest.raises(SettingsError, match="size must be at least 1, not 0"):
         IvectorSettings(0)
     with pytest.raises(SettingsError, match="unknown unit 'speker'; did you mean 'speaker'"):
         IvectorSettings(per="speker")  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from roundelay.corpora.importer import Corpus
 from roundelay.corpora.synthetic import script
 from roundelay.corpora.synthetic.script import ScriptShard
 from roundelay.errors import DataError, MissingExtra, SettingsError
-from roundelay.files import file_digest, make_folder, read_json, write_text
+from roundelay.files import data_errors, file_digest, inside_nested, make_folder, make_inside, read_json, write_text
 from roundelay.formats.text_tables import write_table
 
 FORMAT = 1
@@ -98,8 +98,10 @@ def _same(path: Path, wanted: dict[str, Any], out: Path) -> None:
 
 def _begin(out: Path, wanted: dict[str, Any]) -> Path:
     """Write the settings, so that only a run with the same settings continues this one."""
-    work = out / _WORK
-    make_folder(work)
+    work = inside_nested(out, _WORK, where=str(out))
+    make_folder(out)
+    with data_errors(work):
+        work.mkdir(mode=0o700, exist_ok=True)  # unfinished work is for no other user
     if (work / "plan.json").is_file():
         _same(work / "plan.json", wanted, out)
     else:
@@ -167,8 +169,7 @@ def _write_tables(out: Path, work: Path, shards: list[ScriptShard]) -> dict[str,
 
 
 def _write_split(out: Path, split: str, rows: list[dict[str, Any]]) -> None:
-    folder = out / split
-    folder.mkdir(exist_ok=True)
+    folder = make_inside(out, split)
     write_table(folder / "utt2snr", ((row["id"], f"{row['snr']:g}") for row in rows))
     write_table(folder / "utt2clean", ((row["id"], row["clean"]) for row in rows if row["clean"]))
     write_table(folder / "utt2noise", ((row["id"], row["noise"]) for row in rows))

@@ -24,7 +24,7 @@ from roundelay.corpora.synthetic.espeak_phones import SILENCE, Phone, list_phone
 from roundelay.corpora.synthetic.script import ScriptShard, Take
 from roundelay.corpora.synthetic.stop_closures import move_closures
 from roundelay.errors import RoundelayError, import_extra
-from roundelay.files import data_errors, make_folder, write_text
+from roundelay.files import data_errors, make_inside, write_text
 
 RATE = 16000
 CLEAN_SNR = 45.0
@@ -114,7 +114,7 @@ class _TakeRecorder:
     def _row(self, out: Path, name: str, samples: noise.Samples, sound: dict[str, Any]) -> ShardRow:
         data = _flac(samples)
         path = Path("flac", self.take.speaker.name, f"{name}.flac")
-        make_folder((out / path).parent)
+        make_inside(out, *path.parent.parts)
         with data_errors(out / path):
             (out / path).write_bytes(data)
         found = list_phones(self.spoken)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.errors import DataError, SettingsError, suggest
-from roundelay.files import file_digest, read_json, replacing, write_json
+from roundelay.files import file_digest, inside_nested, make_folder, make_inside, read_json, replacing, write_json
 from roundelay.formats import audio_files
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.normalisation import Scope
@@ -60,8 +60,7 @@ def write_bundle(
     if objective not in OBJECTIVES:
         raise SettingsError(f"unknown objective {suggest(objective, OBJECTIVES)}")
     inputs = prepared.inputs(prepared.train_splits[0], kinds, ivectors=ivectors)  # raises if the data lack them
-    target = Path(folder) / FOLDER
-    target.mkdir(parents=True, exist_ok=True)
+    target = make_inside(folder, FOLDER)
     description = _describe(prepared, target, kinds, ivectors, objective) | {"inputs": inputs.dim}
     splits = list(train) or prepared.train_splits
     description |= {"train_splits": splits, "trained_on": {name: len(prepared.utterances(name)) for name in splits}}
@@ -69,8 +68,9 @@ def write_bundle(
         return
     (target / DESCRIPTION).unlink(missing_ok=True)
     for name in description["files"]:
-        (target / name).parent.mkdir(exist_ok=True)
-        with replacing(target / name) as partial:
+        place = inside_nested(target, name, where=str(prepared.folder))
+        make_folder(place.parent)
+        with replacing(place) as partial:
             shutil.copyfile(prepared.folder / name, partial)
     write_json(target / DESCRIPTION, description)
 

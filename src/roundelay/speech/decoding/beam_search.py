@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.errors import DataError, SettingsError, import_extra
+from roundelay.config import Positive, check_bounds, limits
+from roundelay.errors import DataError, import_extra
 
 if TYPE_CHECKING:
     Fst = Any  # kaldifst publishes no types
@@ -28,7 +29,7 @@ Array = npt.NDArray[np.float32]
 class Weights:
     """Weights that are tuned on dev: of the network's scores, of words, and of priors."""
 
-    scale: float = 0.15
+    scale: Positive = 0.15
     """Weight of the network's scores against the graph's costs."""
     penalty: float = 0.0
     """Cost added per word; a larger penalty gives fewer words."""
@@ -36,25 +37,18 @@ class Weights:
     """Exponent of the senones' priors by which posteriors are divided."""
 
     def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise SettingsError(f"scale must be above 0, not {self.scale:g}")
-        for name in ("scale", "penalty", "prior"):
-            if not math.isfinite(getattr(self, name)):
-                raise SettingsError(f"{name} must be finite, not {getattr(self, name):g}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True)
 class Pruning:
     """Limits of the search: the cost of a path above the best one, and the number of active paths."""
 
-    beam: float = 13.0
-    max_active: int = 2000
+    beam: Positive = 13.0
+    max_active: Annotated[int, limits(ge=2, largest=2**31 - 1)] = 2000
 
     def __post_init__(self) -> None:
-        if not self.beam > 0 or self.max_active < 2:
-            raise SettingsError(
-                f"beam must be above 0 and max_active at least 2, not {self.beam:g} and {self.max_active}"
-            )
+        check_bounds(self)
 
 
 @dataclass(frozen=True)

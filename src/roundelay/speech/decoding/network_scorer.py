@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from roundelay import config
 from roundelay.errors import DataError
+from roundelay.files import file_digest, read_json
 from roundelay.models import AcousticModel, build_model, check_readable
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
@@ -51,6 +52,14 @@ def load_network(run: Path, bundle: Bundle) -> AcousticModel:
 def _read(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; the run has no trained model yet, or was copied without it")
+    about = path.with_suffix(".json")
+    said = read_json(about) if about.is_file() else {}
+    expected = said.get("sha256") if isinstance(said, dict) else None  # runs of older versions have none
+    if expected is not None and file_digest(path) != expected:
+        raise DataError(
+            f"{path}: damaged: its sha256 is not that in {about.name}; copy the run again, or make it again with "
+            f"'roundelay train {path.parent / 'settings.toml'} --out NEW'"
+        )
     try:
         return load_file(path)
     except SafetensorError as error:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from roundelay import config
+from roundelay.config import Positive, Settings, limits
 from roundelay.errors import DataError
-from roundelay.files import digest, read_json, write_json, write_text
+from roundelay.files import append_text, digest, inside, make_folder, make_inside, read_json, write_json, write_text
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle
 from roundelay.speech.decoding.beam_search import Pruning, Weights
@@ -35,14 +36,14 @@ DEV = "dev"
 
 
 @dataclass(frozen=True)
-class DecodeSettings:
+class DecodeSettings(Settings):
     """How to decode; weights that are None are tuned on dev."""
 
     pruning: Pruning = field(default_factory=Pruning)
-    scale: float | None = None
+    scale: Positive | None = None
     penalty: float | None = None
     prior: float | None = None
-    nbest: int = 0
+    nbest: Annotated[int, limits(ge=0, largest=10_000)] = 0
     """Number of alternatives per utterance in nbest.jsonl."""
     lexicon: Path | None = None
     """Lexicon to use instead of the run's."""
@@ -54,7 +55,7 @@ class DecodeSettings:
     """Another run whose weights, tuned for the same language, are used."""
     resample: bool = False
     """Whether to accept audio at a lower rate than the run was trained on."""
-    jobs: int = 1
+    jobs: Annotated[int, limits(ge=1, largest=1024)] = 1
 
 
 @dataclass(frozen=True)
@@ -210,8 +211,8 @@ def _finish(
 ) -> DecodingResult:  # fmt: skip
     """Score, and write all results; wer.json last."""
     wer = Wer.from_words(material.transcripts, {item.utterance: item.words for item in found})
-    folder = _place(run / FOLDER, f"{material.name}-{plan.grammar.name}", data)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _place(make_inside(run, FOLDER), f"{material.name}-{plan.grammar.name}".lstrip("."), data)
+    make_folder(folder)
     (folder / "wer.json").unlink(missing_ok=True)
     wer.save(folder)
     write_text(folder / "hyp.txt", "".join(" ".join([item.utterance, *item.words]) + "\n" for item in found))
@@ -243,10 +244,10 @@ def _finish(
 
 def _place(parent: Path, name: str, data: Path) -> Path:
     """Return a folder for results on ``data``, not used for results on other data of the same name."""
-    folder, number = parent / name, 1
+    folder, number = inside(parent, name, what="data"), 1
     while _is_of_other(data, folder):
         number += 1
-        folder = parent / f"{name}-{number}"
+        folder = inside(parent, f"{name}-{number}", what="data")
     return folder
 
 
@@ -274,7 +275,6 @@ def _log_decoding(run: Path, material: DecodingSplit, report: dict[str, Any]) ->
     row = {"material": material.name, "transcripts": said} | {
         name: report[name] for name in ("language", "wer", "scale", "penalty", "prior")
     }
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    append_text(path, json.dumps(row, ensure_ascii=False) + "\n")
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return sum(row.get("transcripts") == said for row in rows)

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
+from roundelay.config import Positive, check_bounds, limits
 from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError, SettingsError
 from roundelay.formats import audio_files
@@ -36,14 +38,14 @@ PAUSE = 0.5
 class Windows:
     """Length and overlap of windows in seconds."""
 
-    length: float = 30.0
-    overlap: float = 4.0
+    length: Annotated[float, limits(ge=1, largest=86_400)] = 30.0
+    overlap: Positive = 4.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.overlap <= self.length / 2:
+        check_bounds(self, "windows: ")
+        if self.overlap > self.length / 2:
             raise SettingsError(
-                f"windows: the overlap must be above 0 and at most half the length, not {self.overlap:g} of "
-                f"{self.length:g} s"
+                f"windows: the overlap must be at most half the length, not {self.overlap:g} of {self.length:g} s"
             )
 
     def cut(self, seconds: float) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from roundelay.files import file_digest, read_json, write_json
+from roundelay.files import file_digest, inside, make_inside, read_json, write_json
 from roundelay.speech.decoding.beam_search import Pruning, Weights
 from roundelay.speech.decoding.decoding_data import DecodingSplit
 from roundelay.speech.decoding.grammar import Grammar
@@ -90,7 +90,7 @@ def tune(
     points = [asdict(weights) | {"errors": errors} for weights, errors in walk.errors.items()]
     description = asdict(tuned) | {"key": weights_key(run, grammar), "utterances": len(chosen), "tried": points}
     path = _path(run, grammar)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_inside(run, path.parent.name)
     write_json(path, description)
     _log.info(
         "tuned on %s: scale %g, penalty %g, prior %g; %.2f %% word errors, %d settings tried",
@@ -100,7 +100,7 @@ def tune(
 
 
 def _path(run: Path, grammar: Grammar) -> Path:
-    return run / "decode" / f"tuned-{grammar.name}.json"
+    return inside(run, "decode", f"tuned-{grammar.name}.json", what="language")
 
 
 def _some(material: DecodingSplit) -> list[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Meta
 from torch import Tensor
 
+from roundelay.config import NonNegative, Share, check_bounds, limits
 from roundelay.errors import SettingsError
 
 Array = npt.NDArray[np.float32]
@@ -29,31 +31,29 @@ class FeatureSettings:
     """How features are computed; the defaults are those of Kaldi's recipes."""
 
     kind: Literal["fbank", "mfcc"] = "fbank"
-    num_bins: int = 40
-    num_ceps: int = 13
-    rate: int = 16000
-    frame_shift_seconds: float = 0.010
-    frame_length_seconds: float = 0.025
+    num_bins: Annotated[int, limits(ge=3, largest=1024)] = 40
+    num_ceps: Annotated[int, limits(ge=1, largest=1024)] = 13
+    rate: Annotated[int, limits(ge=100, largest=1_000_000)] = 16000
+    frame_shift_seconds: Annotated[float, Meta(gt=0, le=1)] = 0.010
+    frame_length_seconds: Annotated[float, Meta(gt=0, le=1)] = 0.025
     snip_edges: bool = True
     """Whether all frames are inside the audio; otherwise its ends are mirrored and there is one frame per shift."""
-    low_freq: float = 20.0
+    low_freq: NonNegative = 20.0
     high_freq: float = 0.0
     """Upper end of the mel bins in Hz; zero or less is relative to half the rate."""
-    dither: float = 0.0
+    dither: NonNegative = 0.0
     """Standard deviation of the noise added to 16-bit samples; the same noise in every run."""
-    preemphasis: float = 0.97
-    cepstral_lifter: float = 22.0
+    preemphasis: Share = 0.97
+    cepstral_lifter: NonNegative = 22.0
     use_energy: bool = False
     """MFCC only: use the frame's log energy as first coefficient."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("fbank", "mfcc"):
             raise SettingsError(f"features.kind must be fbank or mfcc, not {self.kind!r}")
-        if self.num_bins < 3 or not 1 <= self.num_ceps <= self.num_bins:
-            raise SettingsError(
-                f"features: num_bins must be at least 3 and num_ceps between 1 and num_bins, "
-                f"not {self.num_bins} and {self.num_ceps}"
-            )
+        check_bounds(self, "features.")
+        if self.num_ceps > self.num_bins:
+            raise SettingsError(f"features.num_ceps must be at most num_bins, {self.num_bins}, not {self.num_ceps}")
         if self.frame_shift < 1 or self.frame_length < 2:
             raise SettingsError("features: frame shift and length must be at least one and two samples")
         if not 0 <= self.low_freq < self.top_freq <= self.rate / 2:

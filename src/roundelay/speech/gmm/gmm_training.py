@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Annotated
 
 import numpy as np
 
-from roundelay.config import Count, check_bounds
+from roundelay.config import Depth, Positive, Seed, Width, check_bounds, limits
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.speech.gmm.alignment import Alignment
 from roundelay.speech.gmm.arrays import Array, Features, Speakers, Transcripts
@@ -44,18 +45,18 @@ class GmmSettings:
     """How to train an HMM-GMM."""
 
     input: Input = "fbank"  # log-mel: a DCT is taken; static cepstra; or final features, used as they are
-    num_cepstra: Count = 13
-    num_senones: Count = 400
-    num_gaussians: Count = 2000
-    mono_gaussians: Count = 800
-    mono_iterations: Count = 22
-    iterations: Count = 18  # of the triphone stage, and of each stage after it
+    num_cepstra: Depth = 13
+    num_senones: Width = 400
+    num_gaussians: Annotated[int, limits(ge=1, largest=10**7)] = 2000
+    mono_gaussians: Width = 800
+    mono_iterations: Depth = 22
+    iterations: Depth = 18  # of the triphone stage, and of each stage after it
     adapt: bool = False  # LDA+MLLT and fMLLR per speaker on top
-    num_projected: int = 40  # features kept by LDA
-    mono_hours: float = 1.0  # the flat start takes a sample of utterances of this much speech
-    hours: float = 30.0  # and the later stages one of this much
-    frames_per_second: float = 100.0
-    seed: int = 0
+    num_projected: Depth = 40  # features kept by LDA
+    mono_hours: Positive = 1.0  # the flat start takes a sample of utterances of this much speech
+    hours: Positive = 30.0  # and the later stages one of this much
+    frames_per_second: Positive = 100.0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_bounds(self, "gmm.")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from roundelay.errors import SettingsError, suggest
+from roundelay.files import inside, make_inside
 from roundelay.formats.alignment_files import Interval, write_ctm, write_textgrid
 from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.preparation.prepared_data import PreparedData
@@ -15,8 +16,7 @@ def export_alignments(data: PreparedData, kind: str) -> list[Path]:
     """Write the alignments of all splits below ``export/`` and return the files (CTM) or folders (TextGrid)."""
     if kind not in ("ctm", "textgrid"):
         raise SettingsError(f"unknown format of alignments {suggest(kind, ['ctm', 'textgrid'])}")
-    folder = data.folder / "export"
-    folder.mkdir(exist_ok=True)
+    folder = make_inside(data.folder, "export")
     return [path for split in data.splits for path in (_ctm if kind == "ctm" else _textgrids)(data, split, folder)]
 
 
@@ -43,16 +43,16 @@ def _intervals(data: PreparedData, store: ArrayStore, utterance: str, names: Seq
 def _ctm(data: PreparedData, split: str, folder: Path) -> list[Path]:
     paths = []
     for kind, intervals in (("phones", phone_intervals), ("words", word_intervals)):
-        path = folder / f"{split}.{kind}.ctm"
+        path = inside(folder, f"{split}.{kind}.ctm", what="split")
         write_ctm(path, {name: intervals(data, split, name) for name in data.alignments(split)})
         paths.append(path)
     return paths
 
 
 def _textgrids(data: PreparedData, split: str, folder: Path) -> list[Path]:
-    target = folder / split
-    target.mkdir(exist_ok=True)
+    target = make_inside(folder, split, what="split")
     for name in data.alignments(split):
         tiers = {"words": word_intervals(data, split, name), "phones": phone_intervals(data, split, name)}
-        write_textgrid(target / f"{name}.TextGrid", tiers, max(i.end for tier in tiers.values() for i in tier))
+        path = inside(target, f"{name}.TextGrid", what="utterance")
+        write_textgrid(path, tiers, max(i.end for tier in tiers.values() for i in tier))
     return [target]

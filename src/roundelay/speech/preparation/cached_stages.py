@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.errors import DataError
-from roundelay.files import digest, read_json, write_json
+from roundelay.files import digest, make_inside, open_own, read_json, refuse_links, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Stages:
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder against other preparations; the operating system releases the lock when the process ends."""
-    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = open_own(folder / _LOCK, os.O_RDWR)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,7 +109,8 @@ def create_folder(folder: Path) -> Path:
             raise DataError(f"{folder}: not empty, and not prepared data; give a new folder as --out")
     elif folder.exists():
         raise DataError(f"{folder}: a file; --out must be a folder")
-    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    make_inside(folder, FOLDER)
+    refuse_links(folder)
     return folder
 
 

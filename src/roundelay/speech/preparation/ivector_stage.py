@@ -10,11 +10,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.config import Seed, check_bounds, limits
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import read_json, write_json
 from roundelay.speech.features.array_store import ArrayStore, make_empty_folder, write_store
@@ -41,16 +42,15 @@ _PER = ("speaker", "utterance")
 class IvectorSettings:
     """Settings of speaker vectors."""
 
-    size: int = 100
+    size: Annotated[int, limits(ge=1, largest=10_000)] = 100
     per: Literal["speaker", "utterance"] = "speaker"
     """Whether all utterances of a speaker share one vector, or each utterance has its own."""
-    num_gaussians: int = 256
+    num_gaussians: Annotated[int, limits(ge=1, largest=100_000)] = 256
     """Maximum number of Gaussians of the background mixture; at least a hundred frames per Gaussian are needed."""
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.num_gaussians < 1:
-            raise SettingsError(f"i-vectors: sizes must be at least 1, not {self.size} and {self.num_gaussians}")
+        check_bounds(self, "i-vectors: ")
         if self.per not in _PER:
             raise SettingsError(f"i-vectors: unknown unit {suggest(self.per, _PER)}")
 

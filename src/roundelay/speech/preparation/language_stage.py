@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from roundelay.config import Count, check_bounds
+from roundelay.config import check_bounds, limits
 from roundelay.files import read_json, write_json
 from roundelay.speech.features.array_store import make_empty_folder
 from roundelay.speech.gmm.decision_tree import Tree
@@ -29,7 +29,7 @@ class LanguageSettings:
 
     arpa: Path | None = None
     """A given language model; None: estimate one from the training transcripts."""
-    order: Count = 2
+    order: Annotated[int, limits(ge=1, largest=20)] = 2
     smoothing: Literal["kneser-ney", "witten-bell"] = "kneser-ney"
     ctc: bool = False
     """Whether to make graphs for CTC too."""

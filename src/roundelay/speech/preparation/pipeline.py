@@ -11,8 +11,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from roundelay.config import Positive, check_bounds
 from roundelay.corpora.data_directory import Utterance, find_splits, read_split
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import digest, file_digest, read_json, write_json, write_text
@@ -72,13 +75,13 @@ class PrepareSettings:
 
     features: FeatureSettings = field(default_factory=FeatureSettings)
     normalise: Scope = "speaker"
-    speeds: tuple[float, ...] = ()
+    speeds: tuple[Annotated[float, Meta(ge=0.5, le=2)], ...] = ()
     """Copies of the training utterances at these speeds, such as 0.9 and 1.1."""
     given_features: bool = False
     """Whether to use the features in each split's feats.scp; ``features`` then describes them."""
     lexicon: LexiconSettings = field(default_factory=LexiconSettings)
     hmm: GmmSettings = field(default_factory=GmmSettings)
-    hmm_hours: float = 10.0
+    hmm_hours: Positive = 10.0
     """Maximum hours of training utterances that train the HMM-GMM; it aligns all utterances."""
     alignments: Path | None = None
     """Alignments to import instead of training an HMM-GMM."""
@@ -87,6 +90,7 @@ class PrepareSettings:
     """Speaker vectors to make; None: no vectors."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.normalise not in SCOPES:
             raise SettingsError(f"unknown scope of normalisation {suggest(self.normalise, SCOPES)}")
         if 1.0 in self.speeds or len(set(self.speeds)) != len(self.speeds):
