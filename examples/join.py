@@ -1,4 +1,4 @@
-"""Train in an ordinary PyTorch loop on as many learners as torchrun starts; three lines differ from a plain loop.
+"""Train in an ordinary PyTorch loop on as many learners as torchrun starts; two lines are new.
 
 torchrun --nproc-per-node 2 examples/join.py
 """
@@ -19,11 +19,11 @@ learner = roundelay.join(model, optimizer, roundelay.BMUF(block=4))  # 1
 
 for _ in range(10):
     for inputs, targets in learner.share(batches):  # 2
-        with learner.minibatch():  # 3
-            nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
 
-with learner.consensus():
-    loss = nn.functional.mse_loss(model(x), y)
+loss = nn.functional.mse_loss(model(x), y)  # after the loop the model has the consensus of all learners
 if learner.rank == 0:
     print(f"{learner.num_learners} learners: loss {float(loss.detach()):.4f}")
 learner.save("join-model.safetensors")

@@ -37,6 +37,7 @@ LAYERS = [
     experiment user_loop
     planning theory study
     report
+    own_models
     cli
     """.strip().splitlines()
 ]
@@ -59,6 +60,8 @@ APART = {
 SUBJECTS = {
     "test_doctests.py": "examples in all docstrings",
     "test_fuzzing.py": "all readers of files",
+    "test_ranges.py": "every number that a setting or an option takes",
+    "test_names_from_files.py": "names in files that become paths, in every importer and exporter",
     "test_public_names.py": "what the package exports",
     "test_rooms.py": "the tree itself",
     "test_security.py": "all of the source",

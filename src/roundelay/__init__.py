@@ -2,7 +2,8 @@
 
 Every parallel SGD strategy of the speech literature, behind one interface: written once, it runs on real processes,
 under MPI, and on a simulated cluster.  `join` brings them to any PyTorch loop; `train`, `compare`, `plan` and `decode`
-are what the commands of ``roundelay --help`` call; `simulate` trains any `Task` on a simulated cluster.
+are what the commands of ``roundelay --help`` call; `simulate` trains any PyTorch
+model on a simulated cluster.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
     from roundelay.communicator import Communicator
     from roundelay.errors import RoundelayError
     from roundelay.experiment.backends import RunOptions
-    from roundelay.experiment.continuation import Replay, replay, resume
+    from roundelay.experiment.continuation import Replay, resume
     from roundelay.experiment.launch import Run, train
     from roundelay.experiment.run_observer import RunObserver
     from roundelay.experiment.settings import Experiment
-    from roundelay.experiment.simulated_task import SimulatedRun, simulate
     from roundelay.learner import Learner
+    from roundelay.optim.default_rules import apply_rule
+    from roundelay.own_models.own_study import ModelComparison, compare
+    from roundelay.own_models.program_replay import replay
+    from roundelay.own_models.simulated_run import SimulatedRun, simulate
     from roundelay.planning.cluster_plan import ClusterPlan, plan
     from roundelay.runtimes.cluster import Cluster
     from roundelay.speech.decoding.split_decoding import decode_run as decode
@@ -43,8 +47,9 @@ if TYPE_CHECKING:
     from roundelay.strategies.slowmo import SlowMo
     from roundelay.strategies.synchronous import Synchronous
     from roundelay.strategy import Asynchronous, Strategy
-    from roundelay.study.scheduler import StudyComparison, compare
+    from roundelay.study.scheduler import StudyComparison
     from roundelay.task import Task
+    from roundelay.tasks.model_task import ModelTask
     from roundelay.user_loop.joined_learner import JoinedLearner, join
 
 __all__ = [
@@ -66,6 +71,8 @@ __all__ = [
     "Hierarchical",
     "JoinedLearner",
     "Learner",
+    "ModelComparison",
+    "ModelTask",
     "PairwiseADPSGD",
     "RandomADPSGD",
     "Replay",
@@ -82,6 +89,7 @@ __all__ = [
     "Task",
     "UpdatesASGD",
     "__version__",
+    "apply_rule",
     "compare",
     "decode",
     "join",
@@ -111,6 +119,8 @@ _HOMES = {
     "Hierarchical": "strategies.hierarchical",
     "JoinedLearner": "user_loop.joined_learner",
     "Learner": "learner",
+    "ModelComparison": "own_models.own_study",
+    "ModelTask": "tasks.model_task",
     "PairwiseADPSGD": "strategies.adpsgd_pairwise",
     "RandomADPSGD": "strategies.adpsgd_random",
     "Replay": "experiment.continuation",
@@ -119,20 +129,21 @@ _HOMES = {
     "RunObserver": "experiment.run_observer",
     "RunOptions": "experiment.backends",
     "SGP": "strategies.sgp",
-    "SimulatedRun": "experiment.simulated_task",
+    "SimulatedRun": "own_models.simulated_run",
     "SlowMo": "strategies.slowmo",
     "Strategy": "strategy",
     "Synchronous": "strategies.synchronous",
     "SynchronousEASGD": "strategies.easgd_synchronous",
     "Task": "task",
     "UpdatesASGD": "strategies.asgd_updates",
-    "compare": "study.scheduler",
+    "apply_rule": "optim.default_rules",
+    "compare": "own_models.own_study",
     "decode": "speech.decoding.split_decoding:decode_run",
     "join": "user_loop.joined_learner",
     "plan": "planning.cluster_plan",
-    "replay": "experiment.continuation",
+    "replay": "own_models.program_replay",
     "resume": "experiment.continuation",
-    "simulate": "experiment.simulated_task",
+    "simulate": "own_models.simulated_run",
     "train": "experiment.launch",
 }
 

@@ -221,9 +221,26 @@ class Learner:
         if self.lr_factor != 1.0:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate * self.lr_factor
-        type(self.optimizer).step(self.optimizer)  # of the class: `join` puts a no-op into the instance
+        self.call_optimizer()
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
+
+    def outgoing(self, x: Tensor, part: slice) -> Tensor:
+        """Return what is sent to the server that steps for us in ``part``: the gradient ``x`` there."""
+        return x[part]
+
+    def incoming(self, theirs: Tensor, part: slice) -> Tensor:
+        """Return the gradient in what a learner has sent."""
+        return theirs
+
+    def call_optimizer(self) -> None:
+        """Call the optimizer's own step."""
+        assert self.optimizer is not None
+        type(self.optimizer).step(self.optimizer)  # of the class: a user loop has its own in the instance
+
+    def undo_step(self) -> None:
+        """Undo an unfinished step: return to the weights at which its gradient was computed."""
+        self.weights.copy_(self.snapshot)
 
     # -- optimizer state ----------------------------------------------------------------------------------------
 

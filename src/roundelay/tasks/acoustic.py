@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.config import Count, Fraction, check_bounds
+from roundelay.config import Count, Fraction, Seed, check_bounds
 from roundelay.errors import DataError, SettingsError
 from roundelay.models import AcousticModel, build_model
 from roundelay.speech.features.minibatches import Batch
@@ -55,7 +55,7 @@ class Acoustic(Task):
     """Splits to train on; default: the training splits of the data."""
     held_out_split: str = "dev"
     """Split that is evaluated; by default schedules and model selection use its scores."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of initial weights and of the order of minibatches; default: the experiment's."""
 
     def __post_init__(self) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roundelay.config import Count, check_bounds
+from roundelay.config import Count, Fraction, Seed, Width, check_bounds, limits
 from roundelay.task import Scores, Task
 
 Pair = tuple[Tensor, Tensor]
+Size = Annotated[int, limits(ge=1, largest=10_000)]  # of data that each process draws anew
 
 
 @dataclass
@@ -24,16 +25,16 @@ class Tiny(Task):
 
     score_names: ClassVar[tuple[str, ...]] = ("loss", "error")
 
-    frames_per_epoch: Count = 6400
-    classes: Count = 12
-    features: Count = 20
-    hidden: list[int] = field(default_factory=lambda: [32, 32])
+    frames_per_epoch: Annotated[int, limits(ge=1, largest=10**7)] = 6400
+    classes: Size = 12
+    features: Size = 20
+    hidden: list[Width] = field(default_factory=lambda: [32, 32])
     model: Literal["dnn", "lstm"] = "dnn"
     activation: Literal["relu", "sigmoid"] = "relu"
     batch_norm: bool = False
-    dropout: float = 0.0
-    data_seed: int = 0
-    model_seed: int = 0
+    dropout: Fraction = 0.0
+    data_seed: Seed = 0
+    model_seed: Seed = 0
     batch: Count = 32
     """Frames in a minibatch."""
 

@@ -1,15 +1,20 @@
-"""Any PyTorch loop, on many learners: three lines change."""
+"""Any PyTorch loop, on many learners: two lines are new, and ``optimizer.step()`` is the strategy's step."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+import sys
+import types
+import weakref
+import zlib
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +24,21 @@ from roundelay.errors import LearnerLost, NumericalError, SettingsError
 from roundelay.learner import Learner
 from roundelay.runs.run_folder import RunFolder, write_model
 from roundelay.runtime import Runtime
+from roundelay.runtimes.processes.process_runtime import ProcessRuntime
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, seed_minibatch
-from roundelay.training.budget import Agenda, Claim, SyncInterval
+from roundelay.training.budget import Claim
 from roundelay.training.checkpoint_files import Saver
-from roundelay.training.checkpointer import Checkpointer
-from roundelay.training.guard import is_finite
-from roundelay.training.member import Member
-from roundelay.training.participation import Participation
-from roundelay.user_loop.loaders import CommonBatches, PrivateBatches, is_private, make_common
+from roundelay.user_loop.acts import Acts
+from roundelay.user_loop.hosted_servers import HostedServers, ServerLearner
+from roundelay.user_loop.loaders import SharedLoader
+from roundelay.user_loop.loop_rank import LoopRank
+from roundelay.user_loop.module_learner import ModuleLearner
+from roundelay.user_loop.runtime_detection import Seats
 
 T = TypeVar("T")
 B = TypeVar("B")
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def join(
@@ -42,14 +49,19 @@ def join(
     schedule: Schedule | None = None,
     clip: float | None = None,
     seed: int | None = None,
+    nonfinite: Literal["stop", "skip"] = "stop",
     checkpoints: str | Path | None = None,
     record: str | Path | None = None,
     runtime: Runtime | None = None,
 ) -> JoinedLearner:
-    """Make this process a learner of the run that torchrun, mpirun or Slurm started, or of a run by itself.
+    """Make this process a learner of the run that its launcher or its process group describes, or of a run alone.
 
-    ``strategy`` takes over averaging and the optimizer's steps; ``optimizer.step()`` left in the loop does nothing.
+    From now on ``optimizer.step()`` is the strategy's step; all else in the loop stays what it was.  Inside of the loop
+    the model has this learner's weights; before it, after it and after `close` it has the consensus of all learners.
+    Servers, if the strategy has any, live in the processes of learners.
+
     With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats on any learner.
+    A gradient that is not finite stops the run; with ``nonfinite="skip"`` its step is left out.
     With ``checkpoints``, a folder, `JoinedLearner.epochs` saves the state of all learners there after each epoch, and a
     job that is started again continues from it.
     With ``record``, a folder that may be the same, a record of all computation, communication and waiting is written
@@ -57,25 +69,40 @@ def join(
 
     >>> import roundelay
     >>> model = nn.Linear(2, 1)
-    >>> learner = join(model, torch.optim.SGD(model.parameters(), lr=0.1), roundelay.Synchronous())
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> learner = join(model, optimizer, roundelay.Synchronous())
     >>> for x, y in learner.share([(torch.ones(4, 2), torch.ones(4, 1))] * 10):
-    ...     with learner.minibatch():
-    ...         nn.functional.mse_loss(model(x), y).backward()
+    ...     optimizer.zero_grad()
+    ...     nn.functional.mse_loss(model(x), y).backward()
+    ...     optimizer.step()
     >>> learner.close()
     """
-    learner, saver, folder = Learner(model, optimizer, clip=clip), None, Path(record) if record is not None else None
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner  # inside of Accelerate's and Lightning's wrappers, which may leave out steps
+    folder, saver, resumed = Path(record) if record is not None else None, None, False
+    if runtime is not None and folder is not None:
+        raise SettingsError("record: the given runtime has its own record; leave record out")
     if checkpoints is not None:
         Path(checkpoints).mkdir(parents=True, exist_ok=True)
         saver = Saver(Path(checkpoints))
-    if runtime is not None:
-        if folder is not None:
-            raise SettingsError("record: the given runtime has its own record; leave record out")
-        return JoinedLearner(learner, strategy, runtime, schedule=schedule, seed=seed, saver=saver)
-    from roundelay.user_loop.runtime_detection import detect_runtime  # with all of torch.distributed
-
-    resumed = saver is not None and bool(saver.checkpoints.positions())
-    runtime, end = detect_runtime(folder, resumed=resumed)
-    return JoinedLearner(learner, strategy, runtime, schedule=schedule, seed=seed, saver=saver, folder=folder, end=end)
+        resumed = bool(saver.checkpoints.positions())
+    learner = ModuleLearner(model, optimizer, clip=clip)
+    try:
+        seats = None if runtime is not None else Seats(strategy.servers, folder, resumed=resumed)
+        return JoinedLearner(
+            learner,
+            strategy,
+            runtime,
+            seats,
+            schedule=schedule,
+            seed=seed,
+            nonfinite=nonfinite,
+            saver=saver,
+            folder=folder,
+        )
+    except BaseException:
+        learner.release()
+        raise
 
 
 @dataclasses.dataclass
@@ -105,62 +132,141 @@ class _LoopProgress:
 
 
 class JoinedLearner:
-    """A learner in a user loop."""
+    """A learner in a user loop.
+
+    The strategy lock is released whenever the user's code runs, so that requests of other learners are served at any
+    time.  At rest, between two loops, the model has the consensus, and this learner's own weights are set aside.
+    """
 
     def __init__(
         self,
-        learner: Learner,
+        learner: ModuleLearner,
         strategy: Strategy,
-        runtime: Runtime,
+        runtime: Runtime | None,
+        seats: Seats | None,
         *,
         schedule: Schedule | None,
         seed: int | None,
-        saver: Saver | None = None,
-        folder: Path | None = None,
-        end: Callable[[], None] | None = None,
+        nonfinite: Literal["stop", "skip"],
+        saver: Saver | None,
+        folder: Path | None,
     ) -> None:
-        self._learner, self._runtime, self._seed, self._saver = learner, runtime, seed, saver
-        self._folder, self._end_runtime = folder, end
-        self._member = Member(learner, strategy, runtime, schedule=schedule)
-        self._agenda = Agenda(self._member, [SyncInterval(0, 0)])
-        checkpointer = Checkpointer(None, saver) if saver is not None else None
-        self._participation = Participation(self._member, self._agenda, checkpointer)
-        self._progress = learner.stateful["loop"] = _LoopProgress()
-        self._claim: Claim | None = None
-        self._sync_pending = False
-        self._reached = 0  # where our own minibatches end
-        if learner.optimizer is not None:
-            _disable_step(learner.optimizer)
-        self._runtime.run(self._participation.rendezvous())
+        self._seed, self._saver, self._folder, self._seats = seed, saver, folder, seats
+        self._skips = nonfinite == "skip"
+        size = seats.size if seats is not None else runtime.initial_size if runtime is not None else 1
+        asked = strategy.serves_requests and not strategy.servers and len(strategy.lockstep_groups(size)) > 1
+        learner.copied, learner.keeps_edits = asked or strategy.steps_on_server, strategy.steps_on_server
+        learner.stateful["loop"] = self._progress = _LoopProgress()
+        self._servers = HostedServers()
+        if seats is not None:
+            for number in seats.hosted:
+                self._host(seats, number, ServerLearner(learner), strategy, saver)
+        runtime = runtime if runtime is not None else self._make_runtime(seats)
+        self._rank = LoopRank(
+            learner, strategy, runtime, schedule=schedule, saver=saver, on_loss=self._tell_servers_of_loss
+        )
+        self._learner, self._runtime, self._member = learner, runtime, self._rank.member
+        learner.keeps_undo = runtime.elastic and not (strategy.atomic_step or strategy.partial_step_ok)
+        self._acts = Acts(self._member, self._rank.agenda)
+        self._handed: list[int] = []
+        self._frames: int | None = None  # of the next step, as the user has told
+        self._loss: Tensor | float | None = None
+        self._opened = self._void = self._closed = self._mean_is_taken = self._mean_queued = self._idle = False
+        self._steps_in_loop = self._position = self._reached = 0
+        self._syncing = True
+        self._cleared = False  # whether `minibatch` has taken the last step, and nothing was done since
+        self._hooks: list[Any] = []
+        self._settle()
         self._restore_progress()
+        self._aside: Tensor | None = learner.shown()  # our own weights, while the model has the consensus
+        self._servers.put(lambda rank: rank.runtime.run(rank.participation.consensus()))
+        self._shown = runtime.run(self._rank.participation.consensus())
+        learner.load(self._shown)
         self._describe(ended=False)
+        self._put_step(learner)
+        self._users_code = contextlib.ExitStack()
+        self._leave_inside()
+        reference = weakref.ref(self)
+        self._at_exit = lambda: _close_at_exit(reference)
+        atexit.register(self._at_exit)
+
+    def _make_runtime(self, seats: Seats | None) -> Runtime:
+        assert seats is not None
+        return seats.runtime(seats.learner)
+
+    def _host(self, seats: Seats, number: int, learner: ServerLearner, strategy: Strategy, saver: Saver | None) -> None:
+        made: list[Runtime] = []
+
+        def make() -> LoopRank:
+            made.append(seats.runtime(number))
+            return LoopRank(learner, strategy, made[0], saver=saver)
+
+        def fail(error: BaseException) -> None:
+            for runtime in made:
+                if isinstance(runtime, ProcessRuntime):
+                    runtime.abandon(f"server {number} has failed: {error}")
+
+        self._servers.start(make, fail)
+
+    def _put_step(self, learner: ModuleLearner) -> None:
+        """Make ``optimizer.step`` ours; what it was is what the strategy's step calls."""
+        optimizer = learner.optimizer
+        assert optimizer is not None
+        reference = weakref.ref(self)
+        self._step_before = vars(optimizer).get("step")
+        self._supported_scaling = vars(optimizer).get("_step_supports_amp_scaling")
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not say
+        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # a scheduler's wrapper says so
+            joined = reference()
+            return joined.step(closure) if joined is not None else None
+
+        step._wrapped_by_lr_sched = True  # a scheduler made later need not wrap it
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]  # GradScaler leaves overflows to us
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # that is the point
+
+    def _remove_step(self) -> None:
+        optimizer = self._learner.optimizer
+        for name, value in ("step", self._step_before), ("_step_supports_amp_scaling", self._supported_scaling):
+            vars(optimizer).pop(name, None)
+            if value is not None:
+                setattr(optimizer, name, value)
 
     def _restore_progress(self) -> None:
         """Continue at the position of the restored checkpoint, if there is one."""
-        everyone = self._runtime.run(gather_json(self._member.world, vars(self._progress)))
-        self._progress.epochs = max(each["epochs"] for each in everyone)  # a rank without a part was told nothing
-        self._progress.minibatches = max(each["minibatches"] for each in everyone)
-        self._agenda.restart(self._progress.minibatches)
+
+        def gather(rank: LoopRank) -> list[Any]:
+            progress: Any = rank.learner.stateful.get("loop")
+            return rank.runtime.run(gather_json(rank.world, vars(progress) if progress is not None else {}))
+
+        self._servers.put(lambda rank: rank.agenda.restart(max(each.get("minibatches", 0) for each in gather(rank))))
+        everyone = gather(self._rank)
+        self._progress.epochs = max(
+            each.get("epochs", 0) for each in everyone
+        )  # a rank without a part was told nothing
+        self._progress.minibatches = max(each.get("minibatches", 0) for each in everyone)
+        self._rank.agenda.restart(self._progress.minibatches)
 
     def _describe(self, *, ended: bool) -> None:
         """Write what the record is of, and whether the run has ``ended``."""
-        if self._folder is None or self._member.world.rank:
+        if self._folder is None or self.rank:
             return
-        from roundelay.runtimes.mpi.mpi_runtime import under_mpi
-
         about = {
-            "on": "mpi" if under_mpi() else "processes",
+            "on": self._seats.on if self._seats is not None else "processes",
             "strategy": type(self._member.strategy).__name__,
             "learners": self.num_learners,
             "servers": self._member.strategy.servers,
-            "parameters": sum(parameter.numel() for parameter in self._learner.module.parameters()),
+            "parameters": sum(parameter.numel() for parameter in self._learner.model.parameters()),
             "ended": ended,
         }
         RunFolder(self._folder).describe(about)
 
+    # -- who we are ---------------------------------------------------------------------------------------------
+
     @property
     def rank(self) -> int:
-        """This learner's number among the learners, from 0; a server's among the servers."""
+        """This learner's number among the learners, from 0."""
         return self._learner.index
 
     @property
@@ -169,106 +275,419 @@ class JoinedLearner:
         return self._member.num_learners
 
     @property
-    def is_server(self) -> bool:
-        """Whether this rank only serves."""
-        return self._learner.is_server
+    def in_lockstep(self) -> bool:
+        """Whether all learners take their steps together."""
+        return len(self._member.active_strategy.lockstep_groups(self.num_learners)) == 1
 
-    # -- the loop -----------------------------------------------------------------------------------------------
+    @property
+    def position(self) -> int:
+        """How many minibatches all learners together have been handed, as far as this one knows."""
+        return self._position
 
-    def epochs(self, total: int) -> Iterator[int]:
-        """Count epochs up to ``total``, from where the last checkpoint was made, and make one after each.
+    # -- the user's code and ours -------------------------------------------------------------------------------
 
-        Every rank must iterate over it.  Without ``checkpoints`` it counts from 0.
+    def _leave_inside(self) -> None:
+        self._users_code.enter_context(self._runtime.computing(self._learner))
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Hold the strategy lock, which is released while the user's code runs; for `SharedLoader`."""
+        self._users_code.close()
+        try:
+            yield
+        finally:
+            self._leave_inside()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine among ranks that are at rest; for `SharedLoader`."""
+        return self._runtime.run(work)
+
+    def _elastic(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run a coroutine; if a learner is lost meanwhile, settle among the survivors and return ``None``."""
+        generation = self._member.generation
+        result = self._rank.elastic(work)
+        if generation != self._member.generation:
+            self._settle()
+        return result
+
+    def _tell_servers_of_loss(self, generation: int, lost: LearnerLost) -> None:
+        self._servers.put(lambda rank: rank.regroup_after(generation, lost))
+
+    def _settle(self) -> None:
+        """Begin in a membership: what was handed out and not trained is handed out again."""
+        if self._handed:
+            self._learner.set_grads([None] * len(self._learner.grads))
+            self._void = True
+        self._handed, self._opened, self._mean_is_taken = [], False, False
+        self._acts.begin()
+        self._learner.forget_gradients()
+        self._learner.take_snapshot()
+        self._learner.frames = 0
+        self._hook_means()
+
+    @property
+    def learners_comm(self) -> Communicator:
+        """The communicator of the learners alone."""
+        servers, world = self._member.strategy.servers, self._member.world
+        if not servers:
+            return world
+        groups = [range(servers), range(servers, world.size)]
+        self._servers.put(lambda rank: rank.world.split(groups))
+        return world.split(groups)
+
+    @property
+    def generation(self) -> int:
+        """The number of the current membership."""
+        return self._member.generation
+
+    # -- loops over minibatches ---------------------------------------------------------------------------------
+
+    def share(
+        self, loader: Iterable[B], *, own: bool | None = None, equal: bool | None = None, private: bool | None = None
+    ) -> SharedLoader[B]:
+        """Return this learner's minibatches of ``loader``; iterate over the result once an epoch.
+
+        A loader whose minibatches have numbers (a DataLoader over a map-style dataset, a list) is divided: each
+        minibatch goes to one learner, loaded by the loader's own workers.  A loader that cannot be divided, or whose
+        sampler has divided the samples already, gives each learner its own minibatches; ``own`` decides it by hand.
+        With ``equal`` all learners take equally many, for loops with collectives of their own; the remainder of a
+        common loader is left out.  That is the default if the program has a process group of its own.
+
+        >>> import roundelay
+        >>> model = nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with join(model, optimizer, roundelay.Averaging()) as learner:
+        ...     batches = learner.share([torch.ones(4, 2)] * 10)
+        ...     for epoch in range(2):
+        ...         for x in batches:
+        ...             optimizer.zero_grad()
+        ...             model(x).square().mean().backward()
+        ...             optimizer.step()
         """
-        while self._progress.epochs < total:
-            yield self._progress.epochs
-            self._synchronize()
-            self._progress.epochs += 1
-            self._save(self._agenda.intervals[-1].end)
+        if equal is None:
+            equal = self.num_learners > 1 and torch.distributed.is_available() and torch.distributed.is_initialized()
+        return SharedLoader(self, loader, own=private if own is None else own, equal=equal)
 
-    def _save(self, minibatches: int) -> None:
-        trained = minibatches > self._progress.minibatches
-        self._progress.minibatches = minibatches
-        if self._saver is not None and trained:
-            self._saver.wait()
-            self._runtime.run(_any(self._member.world))  # the last checkpoint is on every disk
-            self._participation.save(minibatches)
-            self._runtime.run(_any(self._member.world))
+    def follow(self, scheduler: Any) -> Any:
+        """Let ``scheduler.step()`` go as far as all learners together have come, in minibatches; return it.
 
-    def share(self, loader: Iterable[B], *, private: bool | None = None) -> Iterator[B]:
-        """Hand out this learner's minibatches of ``loader``, and end on all learners together.
-
-        By default learners claim the minibatches of one common loader, each used once.  If the loader gives every
-        learner its own (a DistributedSampler, an IterableDataset, any plain iterable, or ``private=True``), each trains
-        all of its own; their numbers may differ.  A server gets none: it serves until all have finished.
+        Build the scheduler for the minibatches of all learners, such as ``OneCycleLR(total_steps=len(loader))``.
         """
-        self._synchronize()
-        handed = (
-            self._private(PrivateBatches(loader))
-            if (is_private(loader) if private is None else private)
-            else self._common(loader)
+        step, begun = scheduler.step, scheduler.last_epoch - self._position
+
+        def follow() -> None:
+            while scheduler.last_epoch - begun < self._position:
+                step()
+
+        scheduler.step = follow
+        return scheduler
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the model has the consensus, between two loops."""
+        return self._aside is not None
+
+    def come_to_rest(self) -> None:
+        """Come to rest, if a loop was left early."""
+        while not self.at_rest:
+            self._rest()
+
+    def begin(self, minibatches: int) -> int:
+        """Begin a loop, with all learners: from our own weights, or from what the user has made of the model."""
+        learner = self._learner
+        if not learner.is_current:
+            learner = self._renew()
+        learner.heal()
+        edited = not torch.equal(learner.snapshot, self._shown)
+        self._servers.put(lambda rank: _begin_server(rank, minibatches))
+        root = self._rank.agree(edited)
+        if root is None:
+            assert self._aside is not None
+            learner.load(self._aside)
+        else:
+            learner.weights.copy_(learner.snapshot)
+            self._rank.restart_from(root)
+            learner.edit = None
+        first = self._rank.begin(minibatches)
+        self._aside, self._steps_in_loop, self._position = None, 0, first
+        self._settle()
+        return first
+
+    def _renew(self) -> ModuleLearner:
+        """Train what the optimizer has now: layers were unfrozen, or parameters added."""
+        old = self._learner
+        old.release(keep_grads=True)
+        new = ModuleLearner(old.model, old.optimizer, copied=old.copied, clip=old.clip)  # type: ignore[arg-type]  # joined: has one
+        new.plain_step, new.keeps_undo, new.keeps_edits = old.plain_step, old.keeps_undo, old.keeps_edits
+        self._rank.replace_learner(new)
+        self._servers.renew(new)
+        self._learner, self._shown = new, new.weights.new_empty(0)
+        return new
+
+    def claim(self) -> tuple[Claim | None, int]:
+        """Claim the next common minibatch; return it and the membership in which that counts."""
+        with self.inside():
+            while True:
+                generation = self._member.generation
+                claim = self._elastic(self._rank.agenda.claim())
+                if generation == self._member.generation:
+                    return claim, generation
+
+    def even_claims(self) -> Iterator[Claim]:
+        """Return our claims if all learners take equally many."""
+        left, size = self._rank.agenda.left, self.num_learners
+        for base in range(0, len(left) - len(left) % size, size):
+            yield Claim(left[base + self.rank], left[base])
+
+    def reach(self, position: int) -> None:
+        """Note how far our own minibatches go, so that the next loop is numbered behind those of all learners."""
+        self._reached = max(self._reached, position)
+
+    def hand_out(self, generation: int, claim: Claim) -> bool:
+        """Begin a minibatch; return whether it still counts: if a learner was lost since the claim, it does not."""
+        if generation != self._member.generation:
+            return False
+        with self.inside():
+            assert claim.number is not None
+            self._void = False
+            self._handed.append(claim.number)
+            self._position = claim.position + (self.num_learners if self.in_lockstep else 1)
+            self._open(claim.position, before_forward=True)
+        if self._seed is not None:
+            seed_minibatch(self._seed, 0, claim.number)
+        return True
+
+    def end_loop(self, handed: int) -> None:
+        """Come to our end of a loop in which so many minibatches were handed out."""
+        if handed and not self._steps_in_loop:
+            raise SettingsError(
+                f"share: {handed} minibatches were handed out and optimizer.step() was never called; "
+                "to evaluate, iterate over the loader itself"
+            )
+        with self.inside():
+            self._rest()
+
+    def _rest(self) -> None:
+        """Take part in what others still do until all have come to their end; then show the consensus."""
+        generation = self._member.generation
+        self._elastic(self._follow_others())
+        if generation != self._member.generation:
+            return  # some minibatches may be handed out again
+        self._learner.heal()
+        self._servers.put(LoopRank.rest)
+        vector = self._rank.rest()
+        if generation != self._member.generation:
+            self._settle()
+        if vector is not None:
+            self._servers.put(lambda rank: _agree_on_consensus(rank, None, reached=0, counts=False))
+            vector = _agree_on_consensus(self._rank, vector, reached=self._reached, counts=not self._idle)
+            assert vector is not None
+            self._handed.clear()
+            self._aside, self._shown = self._learner.weights.clone(), vector
+            self._learner.load(vector)
+
+    async def _follow_others(self) -> None:
+        """At our end: take part, without a minibatch, in the acts of those who step with us."""
+        learner = self._learner
+        kept = learner.grads
+        if self._opened:
+            await self._idle_step()
+        await self._acts.end()
+        while True:
+            entered, act = await self._acts.consensus_is_pending(), await self._acts.pending()
+            if act == "mean":
+                await self._idle_mean()
+            elif act == "step":
+                await self._idle_step()
+            elif entered:
+                await self._consensus()
+            elif await self._acts.all_ended():
+                break
+        learner.set_grads(kept)
+
+    async def _idle_mean(self) -> None:
+        self._learner.set_grads([None] * len(self._learner.grads))
+        await self._mean(0)
+
+    async def _idle_step(self) -> None:
+        if not self._mean_is_taken:
+            self._learner.set_grads([None] * len(self._learner.grads))
+        await self._take_step(0, math.nan, idle=True)
+
+    # -- the step -----------------------------------------------------------------------------------------------
+
+    def tell(self, *, frames: int | None = None, loss: Tensor | float | None = None) -> None:
+        """Tell how many frames the next step is of, its weight in averages, and its loss, for the record."""
+        self._frames, self._loss = (
+            frames if frames is not None else self._frames,
+            loss if loss is not None else self._loss,
         )
-        for claim, batch in handed:
-            self._claim = claim
-            yield batch
-            if self._claim is not None:
-                raise SettingsError("a minibatch was handed out and not trained: use 'with learner.minibatch():'")
 
-    def _common(self, loader: Iterable[B]) -> Iterator[tuple[Claim, B]]:
-        pool: CommonBatches[B] = self._runtime.run(make_common(self._member.world, loader))
-        first = self._open(len(pool))
-        while self._sync_pending:
-            generation = self._member.generation
-            claim = None if self.is_server else self._run_elastic(self._agenda.claim())
-            if generation != self._member.generation:
-                continue  # a learner was lost: claim again
-            if claim is None:
-                self._synchronize()  # after a loss there may be more
-            elif claim.number is None:
-                self._idle(claim)
-            else:
-                yield claim, pool[claim.number - first]
+    def step(self, closure: Any = None) -> Any:
+        """Take the strategy's step, for all that was handed out since the last one; this is ``optimizer.step``."""
+        learner = self._learner
+        if self._closed:
+            return learner.plain_step() if closure is None else learner.plain_step(closure)
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()  # here, where requests are served meanwhile; the step itself needs no loss
+        if self._cleared and not self._handed and not learner.own_grads:
+            if self._steps_in_loop:
+                logger.debug("optimizer.step() after 'with learner.minibatch():', which has taken the step")
+            return result
+        frames, loss = self._frames if self._frames is not None else max(1, len(self._handed)), self._loss
+        self._frames = self._loss = None
+        if self._unscale():
+            frames = 0
+        while not self._void:
+            number = self._handed[-1] if self._handed else learner.minibatch
+            value = self._check(loss, number) if frames else math.nan
+            frames = 0 if value is None else frames
+            with self.inside():
+                if self.at_rest:
+                    self.begin(0)
+                generation, handed = self._member.generation, bool(self._handed)
+                self._elastic(self._take_step(frames, math.nan if value is None else value))
+            if handed or generation == self._member.generation:
+                break  # if a learner was lost meanwhile, what was handed out is handed out again
+        self._void = self._cleared = False
+        self._steps_in_loop += 1
+        return result
 
-    def _private(self, own: PrivateBatches[B]) -> Iterator[tuple[Claim, B]]:
-        first, member, rounds = self._open(0), self._member, 0
-        generation, group = -1, member.world
-        while self._sync_pending:
-            if generation != member.generation:
-                generation, group = member.generation, member.world.split(member.lockstep_ranks())
-            if self.is_server or not (self._run_elastic(_any(group, own.more)) if group.size > 1 else own.more):
-                if generation == member.generation:
-                    self._synchronize()
-                continue
-            if generation != member.generation:
-                continue
-            position, rounds = first + rounds * self.num_learners, rounds + 1
-            self._reached = position + self.num_learners
-            if own.more:
-                yield Claim(position + self.rank, position), own.take()
-            else:
-                self._idle(Claim(None, position))
+    def _unscale(self) -> bool:
+        """Undo the scaling of a GradScaler; return whether a gradient overflowed, so that this step is left out."""
+        optimizer: Any = self._learner.optimizer
+        found = getattr(optimizer, "found_inf", None)
+        if found is None:
+            return False
+        if optimizer.grad_scale is not None and (grads := self._learner.own_grads):
+            torch._foreach_div_(grads, float(optimizer.grad_scale))
+        optimizer.found_inf = optimizer.grad_scale = None  # fused optimizers would look at them
+        return bool(found)
 
-    def _open(self, minibatches: int) -> int:
-        """Start an interval of so many minibatches; return the number of the first."""
-        self._sync_pending = True  # also if the loop is left early: then we synchronize before anything else
-        return self._agenda.append(minibatches)
+    def _check(self, told: Tensor | float | None, number: int) -> float | None:
+        """Return the loss, or NaN if it is not told; ``None``: not finite, and skipped; else raise."""
+        if told is not None:
+            loss = float(told.detach() if isinstance(told, Tensor) else told)
+            problem = "" if math.isfinite(loss) else f"the loss is {loss}"
+        else:
+            loss, problem = math.nan, "" if _finite(self._learner.own_grads) else "the gradient is not finite"
+        if not problem:
+            return loss
+        reason = f"{self._member.name}: {problem} at minibatch {number}"
+        if not self._skips:
+            raise NumericalError(f"{reason}; try a lower learning rate, or join(..., nonfinite='skip')")
+        logger.warning("%s; skipped", reason)
+        self._member.write("skipped", epoch=self._progress.epochs, index=number, reason=reason)
+        return None
 
-    def _synchronize(self) -> None:
-        """Synchronize at the end of an interval, unless some of it remains because a learner was lost."""
-        if self._sync_pending:
-            index = self._agenda.interval_index
-            self._run_elastic(self._participation.synchronize())
-            self._sync_pending = self._agenda.interval_index == index
-            if not self._sync_pending:  # with private minibatches some may have trained more than others
-                reached = self._runtime.run(gather_json(self._member.world, self._reached))
-                self._agenda.extend_last(max(reached))
+    def _open(self, position: int, *, before_forward: bool) -> None:
+        """Start what overlaps the gradient, once a step."""
+        if self._opened:
+            return
+        learner = self._learner
+        if before_forward:
+            learner.heal()
+            learner.fold_buffers()
+        self._parts = self._rank.participation.steps.begin(Claim(None, position), frames=1)
+        self._opened = True
+
+    async def _take_step(self, frames: int, loss: float, *, idle: bool = False) -> None:
+        learner, participation, strategy = self._learner, self._rank.participation, self._member.active_strategy
+        if (
+            self._hooks and not self._mean_is_taken
+        ):  # the user's backward passes were inside of `no_sync`, or we are idle
+            await self._mean(frames)
+        await self._acts.announce("step")
+        if self._mean_is_taken:
+            learner.heal()
+        else:
+            learner.collect_grad()
+        self._open_late(frames)
+        learner.frames = frames
+        if not self._hooks:
+            if not frames:
+                learner.discard()
+            for part in self._parts:
+                strategy.ready(learner, part)
+            await strategy.step(learner)
+        elif frames or (idle and _finite(learner.own_grads)):  # all learners see the same mean, and skip it or not
+            learner.descend(learner.grad)
+        self._idle = idle
+        participation.steps.finish(self._handed, loss, skipped=not frames)
+        if participation.checkpointer is not None:
+            participation.checkpointer.check()
+        learner.take_snapshot()
+        learner.frames, self._handed, self._opened, self._mean_is_taken = 0, [], False, False
+
+    def _open_late(self, frames: int) -> None:
+        """Open a step that no minibatch was handed out for: in a loop without `share`, or at our end of one."""
+        if not self._opened:
+            self._open(self._position, before_forward=False)
+            if frames:
+                self._position += self.num_learners
+                self.reach(self._position)
+
+    # -- the mean gradient, at the end of a backward pass -----------------------------------------------------
+
+    def _hook_means(self) -> None:
+        """Take the mean gradient at the end of each backward pass, where the strategy has one: clipping sees it."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if self._member.active_strategy.averages_gradients and self._member.world.size > 1:
+            self._hooks = [
+                place.tensor.register_post_accumulate_grad_hook(self._queue_mean) for place in self._learner.own_slots
+            ]
+
+    def _queue_mean(self, _: Tensor) -> None:
+        if not self._mean_queued and not self._closed:
+            self._mean_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def _backward_ended(self) -> None:
+        self._mean_queued = False
+        if not self._syncing or self._void:
+            return
+        with self.inside():
+            if self.at_rest:
+                self.begin(0)
+            frames = self._frames if self._frames is not None else max(1, len(self._handed))
+            while True:
+                generation = self._member.generation
+                self._elastic(self._mean(frames))
+                if generation == self._member.generation or self._void:
+                    return
+
+    async def _mean(self, frames: int) -> None:
+        await self._acts.announce("mean")
+        self._learner.collect_grad()
+        self._open_late(frames)
+        self._learner.frames = frames
+        await self._learner.agree_on_gradients(self._learner.comm)
+        await self._member.active_strategy.average_gradients(self._learner)
+        self._learner.averaged()
+        self._mean_is_taken = True
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let backward passes inside add to the gradient alone; the mean is taken after the first one outside.
+
+        As under DistributedDataParallel, this saves communication if gradients are accumulated over minibatches.
+        """
+        self._syncing = False
+        try:
+            yield
+        finally:
+            self._syncing = True
 
     @contextlib.contextmanager
     def minibatch(self, frames: int = 1) -> Iterator[Minibatch]:
         """Train the minibatch that `share` has just handed out: forward and backward passes go inside.
 
-        Several backward passes add up, as gradients do.  ``frames`` is the minibatch's weight in averages.  A loss that
-        is not finite stops the run.  If the loop does not set the loss, the gradient is checked instead:
+        The gradient is cleared before it, and the step taken after it, for loops that do not want to call
+        ``optimizer.step()``.  ``frames`` is the minibatch's weight in averages.
 
         >>> import roundelay
         >>> model = nn.Linear(2, 1)
@@ -279,91 +698,125 @@ class JoinedLearner:
         ...         minibatch.loss.backward()
         >>> learner.close()
         """
-        claim, self._claim = self._claim, None
-        if claim is None:
+        if not self._handed and not self._void:
             raise SettingsError("'with learner.minibatch():' belongs inside 'for batch in learner.share(loader):'")
-        parts, minibatch = self._run_elastic(self._begin(claim)), Minibatch(frames)
-        if self._seed is not None:
-            seed_minibatch(self._seed, 0, claim.number or 0)
-        with self._runtime.computing(self._learner):
-            yield minibatch
-            self._learner.collect_grad()
-            self._learner.frames = minibatch.frames
-        loss = self._check(minibatch, claim.number)
-        if parts is not None:  # else a learner was lost just then, and this minibatch is handed out again
-            self._run_elastic(self._end(claim, parts, loss))
+        self._learner.set_grads([None] * len(self._learner.grads))
+        taken, minibatch = self._steps_in_loop, Minibatch(frames)
+        self._frames = frames
+        yield minibatch
+        if taken == self._steps_in_loop:
+            self.tell(frames=minibatch.frames, loss=minibatch.loss)
+            self.step()
+        self._learner.set_grads([None] * len(self._learner.grads))
+        self._cleared = True
 
-    def _check(self, minibatch: Minibatch, number: int | None) -> float:
-        """Return the loss; raise if it, or the gradient if no loss is set, is not finite."""
-        told = minibatch.loss
-        loss = float(told.detach() if isinstance(told, Tensor) else math.nan if told is None else told)
-        if told is not None and not math.isfinite(loss):
-            raise NumericalError(f"{self._member.name}: the loss is {loss} at minibatch {number}")
-        if told is None and not is_finite(self._learner.grad):
-            raise NumericalError(f"{self._member.name}: the gradient is not finite at minibatch {number}")
-        return loss
+    # -- epochs and checkpoints -------------------------------------------------------------------------------
 
-    def _idle(self, claim: Claim) -> None:
-        parts = self._run_elastic(self._begin(claim))
-        if parts is not None:
-            self._run_elastic(self._end(claim, parts, math.nan))
+    def epochs(self, total: int) -> Iterator[int]:
+        """Count epochs up to ``total``, from where the last checkpoint was made, and make one after each.
 
-    async def _begin(self, claim: Claim) -> Sequence[slice]:
-        return self._participation.steps.begin(claim, frames=0 if claim.number is None else 1)
-
-    async def _end(self, claim: Claim, parts: Sequence[slice], loss: float) -> None:
-        for part in parts:  # only now: there may have been several backward passes
-            self._member.active_strategy.ready(self._learner, part)
-        await self._participation.end_step(claim.number, loss)
-
-    def _run_elastic(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Run a coroutine; if a learner is lost meanwhile, continue with the survivors, and return ``None``.
-
-        The minibatch that was undone is handed out again.
+        Every learner must iterate over it.  Without ``checkpoints`` it counts from 0.
         """
-        try:
-            return self._runtime.run(work)
-        except LearnerLost as lost:
-            while True:
-                self._participation.undo(lost)
-                try:
-                    self._runtime.run(self._participation.rendezvous())
-                except LearnerLost as another:
-                    lost = another
-                else:
-                    return None
+        while self._progress.epochs < total:
+            yield self._progress.epochs
+            with self.inside():
+                self.come_to_rest()
+                self._progress.epochs += 1
+                self._save_checkpoint(self._rank.agenda.intervals[-1].end)
+
+    def _save_checkpoint(self, minibatches: int) -> None:
+        trained = minibatches > self._progress.minibatches
+        self._progress.minibatches = minibatches
+        if self._saver is None or not trained:
+            return
+        assert self._aside is not None
+        self._learner.load(self._aside)
+        self._learner.weights.copy_(self._aside)
+        self._servers.put(lambda rank: _save_server(rank, minibatches))
+        self._saver.wait()
+        self._rank.barrier()  # the last checkpoint is on every disk
+        self._rank.participation.save(minibatches)
+        self._rank.barrier()
+        self._learner.load(self._shown)
 
     # -- the consensus ------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def consensus(self) -> Iterator[Tensor]:
-        """Give the model the consensus weights inside, to evaluate them; every rank must enter."""
-        self._synchronize()
-        vector = self._runtime.run(self._participation.consensus())
-        kept = self._learner.snapshot.clone()
-        self._learner.load(vector)
-        yield vector
-        self._learner.load(kept)
+        """Give the model the consensus inside, in the middle of a loop; every learner must enter.
+
+        Between loops the model has the consensus already, and nothing needs to be entered.
+        """
+        learner = self._learner
+        if self.at_rest or self._closed:
+            learner.heal()
+            yield learner.shown()
+            return
+        with self.inside():
+            while True:
+                learner.heal()
+                own, vector = learner.shown(), self._elastic(self._consensus())
+                if vector is not None:
+                    break
+            learner.load(vector)
+        try:
+            yield vector
+        finally:
+            learner.load(own)
+
+    async def _consensus(self) -> Tensor:
+        await self._acts.enter_consensus()
+        self._servers.put(lambda rank: rank.elastic(rank.participation.consensus()))
+        return await self._rank.participation.consensus()
 
     def save(self, path: str | Path) -> None:
-        """Write the consensus model as safetensors, with a JSON description beside it; every rank must call it."""
+        """Write the consensus model as safetensors, with a JSON description beside it.
+
+        In the middle of a loop every learner must call it; between loops and after them the first is enough.
+        """
         with self.consensus():
-            if self._member.world.rank == 0:
+            if self.rank == 0:
                 about = {"strategy": type(self._member.strategy).__name__, "learners": self.num_learners}
-                write_model(Path(path), self._learner.module, about)
-        self._runtime.run(_any(self._member.world))
+                write_model(Path(path), self._learner.model, about)
+
+    # -- the end ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the run; every rank must call it, or use the learner in a ``with`` statement."""
-        self._synchronize()
+        """Leave the run: the model keeps the consensus, and ``optimizer.step()`` is what it was."""
+        if self._closed:
+            return
+        self._users_code.close()
+        self.come_to_rest()
         if self._saver is not None:
             self._saver.wait()
             self._saver.close()
-        self._runtime.run(_any(self._member.world))
-        self._runtime.run(self._runtime.stop_serving(self._learner))
-        if self._end_runtime is not None:
-            self._end_runtime()
+        seats = self._seats
+        self._servers.put(lambda rank: _leave_server(rank, seats))
+        self._servers.put(None)
+        self._rank.leave()
+        self._servers.join()
+        self._release()
+        if seats is not None:
+            seats.end(seats.learner, self._runtime)
+            seats.merge()
         self._describe(ended=True)
+
+    def _release(self) -> None:
+        self._closed = True
+        for hook in self._hooks:
+            hook.remove()
+        self._remove_step()
+        self._learner.release()
+        atexit.unregister(self._at_exit)
+
+    def abandon(self, reason: str) -> None:
+        """Leave at once, without the others: they are told the ``reason``."""
+        if self._closed:
+            return
+        self._users_code.close()
+        if isinstance(self._runtime, ProcessRuntime):
+            self._runtime.abandon(reason)
+        self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -373,21 +826,71 @@ class JoinedLearner:
     ) -> None:
         if kind is None:
             self.close()
+        else:
+            self.abandon(f"{self._member.name} has stopped: {kind.__name__}: {error}")
 
 
-async def _any(comm: Communicator, flag: object = True) -> bool:
-    """Return whether the flag of any rank is set; also a barrier."""
-    return any(float(other) for other in await comm.gather(torch.tensor([float(bool(flag))])))
+def _finite(grads: list[Tensor]) -> bool:
+    """Return whether all gradients are finite, in one pass."""
+    if not grads:
+        return True
+    kinds = {(grad.device, grad.dtype, grad.layout) for grad in grads}
+    if any(layout is not torch.strided for _, _, layout in kinds):
+        raise SettingsError("a gradient is sparse, which no strategy can average; use sparse=False in the embedding")
+    if len(kinds) == 1:
+        device = grads[0].device
+        found, one = torch.zeros(1, device=device), torch.ones(1, device=device)
+        with torch.no_grad():
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
+        return not bool(found)
+    return all(math.isfinite(float(grad.sum())) or bool(torch.isfinite(grad).all()) for grad in grads)
 
 
-def _disable_step(optimizer: torch.optim.Optimizer) -> None:
-    """Make ``optimizer.step()`` in the user loop do nothing, with one warning."""
-    said = False
+def _begin_server(rank: LoopRank, minibatches: int) -> None:
+    root = rank.agree(edited=False)
+    if root is not None:
+        rank.restart_from(root)
+    rank.begin(minibatches)
 
-    def step(*_: Any, **__: Any) -> None:
-        nonlocal said
-        if not said:
-            said = True
-            log.warning("optimizer.step() does nothing here: leaving 'with learner.minibatch():' takes the step")
 
-    optimizer.step = step  # type: ignore[method-assign, assignment]  # that is the point
+def _agree_on_consensus(rank: LoopRank, vector: Tensor | None, *, reached: int, counts: bool) -> Tensor | None:
+    """Note how far all have come; make consensus vectors equal that edits after the last step have made different.
+
+    The last step of some may have been one without a minibatch, in which the user's code did not run: the others count.
+    """
+    digest = None if vector is None else zlib.crc32(vector.detach().cpu().numpy().tobytes())
+    everyone = rank.runtime.run(gather_json(rank.world, [reached, digest, counts]))
+    rank.agenda.extend_last(max(reached for reached, _, _ in everyone))
+    if len({digest for _, digest, _ in everyone if digest is not None}) > 1:
+        some = any(counts for _, _, counts in everyone)
+        weight = 0.0 if vector is None else float(counts or not some)
+        mean = rank.learner.weights.clone() if vector is None else vector
+        rank.runtime.run(_mean(rank.world, mean, weight))
+    return vector
+
+
+async def _mean(comm: Communicator, vector: Tensor, weight: float) -> None:
+    await comm.mean(vector, weight)
+
+
+def _save_server(rank: LoopRank, minibatches: int) -> None:
+    rank.barrier()
+    rank.participation.save(minibatches)
+    rank.barrier()
+
+
+def _leave_server(rank: LoopRank, seats: Seats | None) -> None:
+    rank.leave()
+    if seats is not None:
+        seats.end(rank.runtime.initial_rank, rank.runtime)
+
+
+def _close_at_exit(reference: weakref.ref[JoinedLearner]) -> None:
+    """Leave at the end of a program that has not closed its learner: with the others, or after an error without."""
+    learner = reference()
+    if learner is not None:
+        error = getattr(sys, "last_value", None)
+        if error is None:
+            learner.close()
+        else:
+            learner.abandon(f"{learner._member.name} has ended: {type(error).__name__}: {error}")

@@ -1,59 +1,262 @@
-"""Choose the runtime of a user loop by the environment, and start and end its record."""
+"""Which ranks a user loop is among: those of its process group, of a launcher, of MPI, or none but itself."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
-from collections.abc import Callable
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from roundelay.errors import SettingsError
+import torch.distributed
+
+from roundelay.errors import CommunicationError, SettingsError
 from roundelay.runs.record import Record, merge_records
 from roundelay.runtime import Runtime
 from roundelay.runtimes.mpi import mpi_runtime as mpi
-from roundelay.runtimes.processes import environment, external_launch
-from roundelay.runtimes.processes.options import Options
-from roundelay.runtimes.processes.process_runtime import from_environment
+from roundelay.runtimes.processes import environment
+from roundelay.runtimes.processes.options import Options, ProcessInfo
+from roundelay.runtimes.processes.process_runtime import ProcessRuntime, connect_world
+from roundelay.runtimes.processes.transport.key_value_store import (
+    KeyValueStore,
+    StoreGone,
+    connect_store,
+    start_store,
+)
 from roundelay.runtimes.single_learner import LocalRuntime
 
-_runs = itertools.count()  # runs of this process: a program may call `join` several times
+dist: Any = torch.distributed  # its type information is incomplete
+LOOPBACK = "127.0.0.1"
+RECORD_SECONDS = 30.0  # how long the first process of a host waits for the records of the others
+POLL_SECONDS = 0.01
+_joins = itertools.count()  # a program may call `join` several times, and all its processes do so in the same order
+
+Source = Literal["group", "torchrun", "slurm", "mpi", "alone"]
 
 
-def detect_runtime(folder: Path | None, *, resumed: bool) -> tuple[Runtime, Callable[[], None]]:
-    """Be a rank of mpiexec, torchrun or Slurm, or a learner alone; return the runtime and the function that ends it.
+@dataclass(frozen=True)
+class LoopWorld:
+    """The processes of a user loop, and the store in which they meet."""
 
-    With ``folder``, each rank writes its record there; at the end the records are merged.  The folder must not have a
-    record yet, unless the run is ``resumed``.
+    rank: int
+    size: int
+    store: KeyValueStore
+    host: str
+    """Equal for processes that can share memory."""
+    address: str
+    """The network address of this process."""
+    elastic: bool = False
+    """Whether the others continue if a process is lost, and it may be started again."""
+    attempt: int = 0
+    """How often this process was started before."""
+
+
+launched: LoopWorld | None = None
+"""The world of a script that `roundelay launch` has started; its launcher sets it."""
+
+
+class Seats:
+    """The places of one `join` among the ranks: the servers come first, then one learner for each process."""
+
+    def __init__(self, servers: int, folder: Path | None, *, resumed: bool) -> None:
+        source: Source = "alone" if launched is not None else find_source(os.environ)
+        self._folder, self._servers = folder, servers
+        self._mpi = source == "mpi" and not servers
+        self._world: LoopWorld | None = None
+        self.rank, self.size, self.on = 0, 1, "processes"
+        if self._mpi:
+            self.rank, self.size, self.on = mpi.start(), mpi_size(), "mpi"
+        elif source != "alone" or servers or launched is not None:
+            world = launched or make_world(source)
+            number = next(_joins)
+            self._world, self._store = world, world.store.with_prefix(f"loop {number}")
+            self.rank, self.size = world.rank, world.size
+            if world.elastic:
+                world.store.setdefault(f"loop/{number}", servers)  # the launcher tells each of them of a loss
+        self._begin_record(resumed=resumed)
+
+    @property
+    def hosted(self) -> Sequence[int]:
+        """The servers that live in this process."""
+        return range(self.rank, self._servers, self.size)
+
+    @property
+    def learner(self) -> int:
+        """The rank of this process's learner, servers first."""
+        return self._servers + self.rank
+
+    def runtime(self, number: int) -> Runtime:
+        """Make the runtime of rank ``number``; the thread that calls this is the rank's own."""
+        if self._mpi:
+            return mpi.runtime(self._folder)
+        if self._world is None:
+            path = self._folder / "record-0.jsonl" if self._folder is not None else None
+            return LocalRuntime(Record(path, clock="wall"))
+        world = self._world
+        process = ProcessInfo(number, self._servers + self.size, world.host, world.address, elastic=world.elastic)
+        return ProcessRuntime(self._store.clone(), process, Options(), folder=self._folder, attempt=world.attempt)
+
+    def end(self, number: int, runtime: Runtime) -> None:
+        """End a rank's runtime; the last of the learners of a host, in their order, merges the records."""
+        if isinstance(runtime, mpi.MpiRuntime):
+            runtime.finish()
+        elif isinstance(runtime, ProcessRuntime):
+            runtime.stop()
+            with contextlib.suppress(StoreGone):  # the process that hosts it has ended, and so have all
+                self._store.set(f"recorded/{number}", runtime.process.host)
+        elif isinstance(runtime, LocalRuntime):
+            runtime.record.close(runtime.now())
+            if self._folder is not None:
+                merge_records(self._folder, keep=True)
+
+    def merge(self) -> None:
+        """Merge the records of this host if we are its first learner; all ranks have ended or are about to."""
+        if self._world is None or self._folder is None:
+            return
+        total, deadline = self._servers + self.size, time.monotonic() + RECORD_SECONDS
+        hosts: dict[int, str] = {}
+        with contextlib.suppress(StoreGone):
+            while len(hosts) < total and time.monotonic() < deadline:
+                hosts = {n: host for n in range(total) if (host := self._store.get(f"recorded/{n}")) is not None}
+                if len(hosts) < total:
+                    time.sleep(POLL_SECONDS)
+        first = min((n for n, host in hosts.items() if n >= self._servers and host == self._world.host), default=None)
+        if first in (None, self.learner):
+            merge_records(self._folder, keep=True)
+
+    def _begin_record(self, *, resumed: bool) -> None:
+        """Make the folder of the records; one that has another run's is refused."""
+        folder = self._folder
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if resumed:
+            return  # the checkpoint restores the records too
+        numbers, whole = [*self.hosted, self.learner], folder / "record.jsonl"
+        mine = [folder / f"record-{number}.jsonl" for number in numbers]
+        if restarted():
+            for path in mine:
+                path.unlink(missing_ok=True)
+        elif any(path.exists() for path in [*mine, whole]):
+            raise SettingsError(f"{folder}: already has a record; give record= a new folder")
+
+
+def restarted() -> bool:
+    """Return whether the launcher has started this program before, after a loss."""
+    if launched is not None:
+        return launched.attempt > 0
+    world = environment.find() if find_source(os.environ) in ("torchrun", "slurm") else None
+    return world is not None and world.restarted
+
+
+def find_source(variables: Mapping[str, str]) -> Source:
+    """Return who says which ranks there are; a program that seems to be one of several never trains alone.
+
+    The program's own process group comes first.  ``srun`` sets the variables of Slurm and of PMI or PMIx at once; they
+    name the same ranks, and Slurm's are used.  ``mpirun`` inside of a Slurm job sets other ranks than Slurm has.
     """
-    if mpi.under_mpi():
-        _begin(folder, mpi.start(), resumed=resumed)
-        ranks = mpi.runtime(folder)
-        return ranks, ranks.finish
+    if dist.is_available() and dist.is_initialized():
+        return "group" if dist.get_world_size() > 1 else "alone"
+    if "RANK" in variables and "WORLD_SIZE" in variables:
+        return "torchrun"
+    steps = "SLURM_STEP_ID" in variables and int(variables.get("SLURM_NTASKS", "1")) > 1
+    ranks = {variables[name] for name in mpi.RANK_VARIABLES if name in variables}
+    if steps and ranks <= {variables.get("SLURM_PROCID")}:
+        return "slurm"
+    if ranks:
+        return "mpi"
+    if int(variables.get("WORLD_SIZE", "1") or 1) > 1:
+        raise SettingsError(
+            f"join: WORLD_SIZE is {variables['WORLD_SIZE']}, but there is no RANK and no process group yet; "
+            "call torch.distributed.init_process_group before join, or start the program by torchrun"
+        )
+    return "alone"
+
+
+def mpi_size() -> int:
+    """Return the number of ranks of this MPI job."""
+    from mpi4py import MPI
+
+    return int(MPI.COMM_WORLD.size)
+
+
+def make_world(source: Source) -> LoopWorld:
+    """Return the world of this process; all its processes call this, in the same order of their joins."""
+    host = environment.host_name()
+    if source == "group":
+        return _group_world()
+    if source == "mpi":
+        return _mpi_world()
+    if source == "alone":
+        store, _ = _own_store()
+        return LoopWorld(0, 1, store, host, LOOPBACK)
     world = environment.find()
-    if world is None:
-        _begin(folder, 0, resumed=resumed)
-        alone = LocalRuntime(Record(folder / "record-0.jsonl" if folder is not None else None, clock="wall"))
-        return alone, lambda: _end(alone, folder)
-    _begin(folder, world.rank, resumed=resumed, again=world.restarted)
-    runtime = from_environment(folder=folder, part=f"run {next(_runs)}")
-    assert runtime is not None
-    return runtime, lambda: external_launch.end(world, runtime, folder, Options().heartbeat_timeout)
+    assert world is not None
+    store = connect_world(world, Options().heartbeat_timeout)
+    return LoopWorld(world.rank, world.size, store, host, world.address)
 
 
-def _begin(folder: Path | None, rank: int, *, resumed: bool, again: bool = False) -> None:
-    """Make the folder of the record; ``again``: this rank was restarted after a loss, and starts a new record."""
-    if folder is None:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    if resumed:
-        return  # the checkpoint restores the record too
-    mine, whole = folder / f"record-{rank}.jsonl", folder / "record.jsonl"
-    if again:
-        mine.unlink(missing_ok=True)
-    elif mine.exists() or whole.exists():
-        raise SettingsError(f"{folder}: already has a record; give record= a new folder")
+@functools.cache
+def _own_store() -> tuple[KeyValueStore, int]:
+    """Host a store for the threads of this process alone."""
+    return start_store(LOOPBACK)
 
 
-def _end(alone: LocalRuntime, folder: Path | None) -> None:
-    alone.record.close(alone.now())
-    if folder is not None:
-        merge_records(folder, keep=True)
+@functools.cache
+def _group_world() -> LoopWorld:
+    """Meet in a store of our own, whose address goes through the store of the program's process group.
+
+    So any kind of process group will do, and what waits in our store never holds up the program's own operations.
+    """
+    given: Any = dist.PrefixStore("roundelay", dist.distributed_c10d._get_default_store())
+    rank, size, host = dist.get_rank(), dist.get_world_size(), environment.host_name()
+    return _meet(rank, size, host, lambda key, value: given.set(key, value), lambda key: given.get(key).decode())
+
+
+@functools.cache
+def _mpi_world() -> LoopWorld:
+    from mpi4py import MPI
+
+    rank, size, host = mpi.start(), MPI.COMM_WORLD.size, environment.host_name()
+    known = dict(enumerate(MPI.COMM_WORLD.allgather(host)))
+    place: dict[str, str] = {f"host/{number}": name for number, name in known.items()}
+
+    def put(key: str, value: str) -> None:
+        place[key] = value
+        if key == "store":
+            MPI.COMM_WORLD.bcast(value, root=0)
+
+    def get(key: str) -> str:
+        if key == "store" and rank:
+            return str(MPI.COMM_WORLD.bcast(None, root=0))
+        return place[key]
+
+    return _meet(rank, size, host, put, get)
+
+
+def _meet(rank: int, size: int, host: str, put: Any, get: Any) -> LoopWorld:
+    """Agree on a store that rank 0 hosts; ``put`` and ``get`` are a way that the ranks have already."""
+    put(f"host/{rank}", host)
+    hosts = [get(f"host/{number}") for number in range(size)]
+    if rank == 0:
+        address = LOOPBACK if len(set(hosts)) == 1 else environment.local_address(_outside(), 1)
+        store, port = start_store(address)
+        put("store", json.dumps([address, port]))
+    else:
+        address, port = json.loads(get("store"))
+        try:
+            store = connect_store(address, port)
+        except (OSError, StoreGone) as error:
+            raise CommunicationError(f"rank {rank}: no store at {address}:{port} of rank 0: {error}") from error
+    mine = LOOPBACK if len(set(hosts)) == 1 else environment.local_address(address if rank else _outside(), port)
+    return LoopWorld(rank, size, store, host, mine)
+
+
+def _outside() -> str:
+    """Return an address in the network by which other hosts reach this one."""
+    return os.environ.get("MASTER_ADDR", "192.0.2.1")  # without a hint: by the default route
