@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from roundelay.communicator import Communicator, DeferredReply
@@ -46,6 +47,9 @@ class _Alone:
         if isinstance(reply, DeferredReply):
             raise CommunicationError(f"{type(strategy).__name__} lets its only learner wait for itself")
         return Settled(reply.clone())
+
+    def blank(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         return self

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from roundelay.chunks import add_change, copy_to
 from roundelay.communicator import Communicator
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner, Slot
@@ -139,12 +140,19 @@ class ModuleLearner(Learner):
         if given is not None:
             for place in self._narrow:
                 place.view(self.snapshot).copy_(place.tensor)
-            torch.sub(self.snapshot[:tail], given[:tail], out=given[:tail])
-            self.weights[:tail].add_(given[:tail])
-            if self.keeps_edits and bool(given[:tail].any()):
+            if torch.equal(self.snapshot[:tail], given[:tail]):  # nothing was done, which takes one look to see
+                return
+            if self.keeps_edits:
                 self.edit = torch.zeros_like(self.weights) if self.edit is None else self.edit
-                self.edit[:tail].add_(given[:tail])
-            given.copy_(self.snapshot)
+                self.edit[:tail].add_(self.snapshot[:tail] - given[:tail])
+            add_change(self.weights[:tail], self.snapshot[:tail], given[:tail])
+
+    def _at_snapshot(self) -> Sequence[tuple[slice, Tensor]]:
+        """Return what the module was given, whatever the user has done to it since."""
+        if self._given is None or self._narrow:  # narrow tensors were given rounded weights
+            return [(slice(None), self.weights)]
+        head, tail = slice(0, self.tail), slice(self.tail, None)
+        return [(head, self._given[head]), (tail, self._before)] if self._buffers else [(head, self._given)]
 
     def fold_buffers(self) -> None:
         """Take over changes of buffers before a forward pass: these are the user's, later ones the gradient's."""
@@ -153,7 +161,7 @@ class ModuleLearner(Learner):
 
     def take_snapshot(self) -> None:
         """Give the module the weights as they are now; the gradients are the user's, and stay."""
-        if self._given is not None:
+        if self._given is not None and not torch.equal(self.weights, self.snapshot):
             self.load(self.weights)
         if self._buffers:
             self._before.copy_(self.snapshot[self.tail :])
@@ -163,12 +171,12 @@ class ModuleLearner(Learner):
 
     def load(self, vector: Tensor) -> None:
         """Give the module these weights and buffers; that is no edit of the user's."""
-        self.snapshot.copy_(vector)
+        copy_to(vector, self.snapshot, *([self._given] if self._given is not None else []))
         for place in self._narrow:
             place.tensor.data.copy_(place.view(self.snapshot))
             place.view(self.snapshot).copy_(place.tensor)
-        if self._given is not None:
-            self._given.copy_(self.snapshot)
+            if self._given is not None:
+                place.view(self._given).copy_(place.tensor)
         if self._buffers:
             self._before.copy_(self.snapshot[self.tail :])
 
