@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment import launch
+from roundelay.experiment import run_training
 from roundelay.experiment.backends import RunOptions
-from roundelay.experiment.launch import Changes
 from roundelay.experiment.run_observer import Evaluated, RunObserver
+from roundelay.experiment.run_training import Changes
 from roundelay.own_models.described_cluster import Described, describe_cluster, measure_gradient
 from roundelay.own_models.own_experiment import OptimizerOf, OwnExperiment, own_parts
 from roundelay.own_models.program_replay import ended, place, program
@@ -201,7 +201,7 @@ def simulate(
         table["cluster"] = config.plain(described)
         experiment = _configure(table, strategy, learners, settings, options)
         folder, collecting = place(out), _Collecting(observer or RunObserver())
-        made = launch.run(
+        made = run_training.run(
             OwnExperiment.around(experiment, parts), folder, on="simulator", options=options or RunOptions(),
             observer=collecting,
         )  # fmt: skip
@@ -244,7 +244,7 @@ def _configure(
         raise SettingsError(f"strategy: must be a name, a table or a Strategy, not {strategy!r}")
     name = strategy if isinstance(strategy, str) else None
     changes = Changes(strategy=name, learners=learners, settings=settings or {})
-    made = launch.configure(table, changes, on="simulator", options=options)
+    made = run_training.configure(table, changes, on="simulator", options=options)
     return made.replace(strategy=strategy) if isinstance(strategy, Strategy) else made
 
 
