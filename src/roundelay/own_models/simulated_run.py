@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment import launch
+from roundelay.experiment import run_training
 from roundelay.experiment.backends import RunOptions
-from roundelay.experiment.launch import Changes
 from roundelay.experiment.run_observer import Evaluated, RunObserver
+from roundelay.experiment.run_training import Changes
 from roundelay.experiment.settings import Experiment, build_experiment
 from roundelay.optim.default_rules import changed_settings
 from roundelay.own_models.described_cluster import Described, describe_cluster, measure_gradient
@@ -206,7 +206,7 @@ def simulate(
         table["cluster"] = config.plain(described)
         experiment = _configure(table, parts, strategy, learners, settings, options)
         folder, collecting = place(out), _Collecting(observer or RunObserver())
-        made = launch.run(
+        made = run_training.run(
             experiment, folder, on="simulator", options=options or RunOptions(), observer=collecting
         )  # fmt: skip
     ended(folder, scores=made.scores, seconds=made.seconds)
@@ -254,11 +254,13 @@ def _configure(
     own = strategy if isinstance(strategy, Strategy) and not _is_ours(strategy) else None
 
     def build(settings: dict[str, Any], where: str) -> Experiment:
-        made = OwnExperiment.around(build_experiment(settings, where), parts)
-        return made.replace(strategy=own) if own is not None else made
+        if own is None:
+            return OwnExperiment.around(build_experiment(settings, where), parts)
+        rest = {name: value for name, value in settings.items() if name != "strategy"}
+        return OwnExperiment.around(build_experiment(rest, where), parts).replace(strategy=own)
 
     changes = Changes(strategy=name, learners=learners, settings=settings or {})
-    return launch.configure(table, changes, on="simulator", options=options, build=build)
+    return run_training.configure(table, changes, on="simulator", options=options, build=build)
 
 
 def _is_ours(strategy: Strategy) -> bool:
