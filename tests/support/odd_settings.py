@@ -12,7 +12,7 @@ from typing import Any
 import roundelay
 from roundelay import config
 from roundelay.errors import RoundelayError
-from roundelay.experiment.launch import train
+from roundelay.experiment.run_training import train
 from roundelay.optim.schedules import SCHEDULES
 from roundelay.strategies import STRATEGIES
 from roundelay.strategies.compression import Compression
