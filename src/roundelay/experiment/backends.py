@@ -1,7 +1,7 @@
 """Where learners run: in the simulator, on processes, under MPI, or as one rank of another launcher.
 
 A backend starts all learners of a job, or is one of them, and returns what the first learner returned.  What happens
-before and after it is the same for all: `roundelay.experiment.launch`.
+before and after it is the same for all: `roundelay.experiment.run_training`.
 """
 
 from __future__ import annotations
@@ -318,6 +318,23 @@ def choose_backend(
         return Processes(experiment, out, options, observer)
     _refuse_faults(options, "torchrun or Slurm")
     return ExternalRank(experiment, out, options, observer, world)
+
+
+def started_ranks(on: On) -> int | None:
+    """Return how many ranks torchrun, Slurm or mpiexec has started; None if we start the learners."""
+    if on == "mpi":
+        from roundelay.runtimes.mpi import mpi_runtime
+
+        if not mpi_runtime.under_mpi():
+            return None
+        mpi_runtime.require()
+        from mpi4py import MPI
+
+        return int(MPI.COMM_WORLD.size)
+    from roundelay.runtimes.processes import environment
+
+    world = environment.find() if on == "processes" else None
+    return world.size if world is not None else None
 
 
 def _refuse_faults(options: RunOptions, where: str) -> None:
