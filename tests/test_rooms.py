@@ -24,7 +24,7 @@ LAYERS = [
     for line in """
     errors _version files config plugins
     runs
-    communicator|learner|strategy|task|runtime
+    chunks|communicator|learner|strategy|task|runtime
     strategies optim models
     training runtimes formats
     runtimes.processes.transport runtimes.simulator runtimes.mpi corpora
@@ -42,7 +42,7 @@ LAYERS = [
     cli
     """.strip().splitlines()
 ]
-GROUND, CONTRACT, FACADE = LAYERS[0], "communicator|learner|strategy|task|runtime", ("", "__main__")
+GROUND, CONTRACT, FACADE = LAYERS[0], "chunks|communicator|learner|strategy|task|runtime", ("", "__main__")
 
 # Rooms in different layers that still do not import each other: left never imports right, nor right left.
 APART = {

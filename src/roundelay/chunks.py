@@ -6,12 +6,15 @@ a chunk after another is read and written once.  Each element is computed as by 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 CHUNK_BYTES = 1 << 18  # four of them fit into a cache of 1 MB
+_memcmp = ctypes.CDLL(None).memcmp  # twice as fast as torch.equal
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def chunks(vector: Tensor) -> Iterator[slice]:
@@ -46,6 +49,22 @@ def combine(weights: Tensor, own: float, others: Sequence[tuple[float, Tensor]])
         here = weights[part].mul_(own)
         for share, theirs in others:
             here.add_(theirs[part], alpha=share)
+
+
+def take_over(weights: Tensor, now: Tensor, before: Tensor) -> None:
+    """Add now - before to ``weights``, and make ``now`` and ``before`` equal to them."""
+    for part in chunks(weights):
+        here, there = now[part], before[part]
+        mine = weights[part].add_(torch.sub(here, there, out=there))
+        here.copy_(mine)
+        there.copy_(mine)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Return whether two vectors of one layout have the same bits; this stops at the first difference."""
+    if a.device.type != "cpu" or not (a.is_contiguous() and b.is_contiguous()):
+        return torch.equal(a, b)
+    return bool(_memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0)
 
 
 def copy_to(source: Tensor, *targets: Tensor) -> None:

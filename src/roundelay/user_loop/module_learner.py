@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from roundelay.chunks import add_change, copy_to
+from roundelay.chunks import add_change, copy_to, same_bits, take_over
 from roundelay.communicator import Communicator
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner, Slot
@@ -98,6 +98,7 @@ class ModuleLearner(Learner):
         self._addresses = [tensor.data_ptr() for tensor in self._tensors]
         self._grads = [place.view(self._grad) for place in self._parameters]
         self._given = None if self.snapshot is self.weights else self.snapshot.clone()  # what the module was given
+        self._loaded = -1  # the version of the weights that the module was given
 
     @property
     def is_current(self) -> bool:
@@ -108,11 +109,14 @@ class ModuleLearner(Learner):
 
     def heal(self) -> None:
         """Take over tensors that were assigned anew, such as ``self.mean = …`` or ``p.data = …``, and all edits."""
+        self._heal_tensors()
+        self._fold()
+
+    def _heal_tensors(self) -> None:
         if not all(map(operator.is_, [table.get(name) for table, name in self._owners], self._tensors)) or (
             [tensor.data_ptr() for tensor in self._tensors] != self._addresses
         ):
             self._take_over()
-        self._fold()
 
     def _take_over(self) -> None:
         for place, (table, name), address in zip(self.slots, self._owners, self._addresses, strict=True):
@@ -136,16 +140,16 @@ class ModuleLearner(Learner):
 
     def _fold(self) -> None:
         """Add to the weights what was done to the module's copy; buffers go by way of the gradient."""
-        given, tail = self._given, self.tail
+        given, head = self._given, slice(0, self.tail)
         if given is not None:
             for place in self._narrow:
                 place.view(self.snapshot).copy_(place.tensor)
-            if torch.equal(self.snapshot[:tail], given[:tail]):  # nothing was done, which takes one look to see
+            if same_bits(self.snapshot[head], given[head]):  # nothing was done, which takes one look to see
                 return
             if self.keeps_edits:
                 self.edit = torch.zeros_like(self.weights) if self.edit is None else self.edit
-                self.edit[:tail].add_(self.snapshot[:tail] - given[:tail])
-            add_change(self.weights[:tail], self.snapshot[:tail], given[:tail])
+                self.edit[head].add_(self.snapshot[head] - given[head])
+            add_change(self.weights[head], self.snapshot[head], given[head])
 
     def _at_snapshot(self) -> Sequence[tuple[slice, Tensor]]:
         """Return what the module was given, whatever the user has done to it since."""
@@ -161,8 +165,9 @@ class ModuleLearner(Learner):
 
     def take_snapshot(self) -> None:
         """Give the module the weights as they are now; the gradients are the user's, and stay."""
-        if self._given is not None and not torch.equal(self.weights, self.snapshot):
+        if self._given is not None and self.weights._version != self._loaded:
             self.load(self.weights)
+            self._loaded = self.weights._version
         if self._buffers:
             self._before.copy_(self.snapshot[self.tail :])
         self._gathered = False
@@ -177,6 +182,7 @@ class ModuleLearner(Learner):
             place.view(self.snapshot).copy_(place.tensor)
             if self._given is not None:
                 place.view(self._given).copy_(place.tensor)
+        self._loaded = -1
         if self._buffers:
             self._before.copy_(self.snapshot[self.tail :])
 
@@ -242,7 +248,9 @@ class ModuleLearner(Learner):
 
     def collect_grad(self) -> None:
         """Complete ``grad`` after the backward pass, the change of the buffers included."""
-        self.heal()
+        self._heal_tensors()
+        if self.keeps_edits or self._narrow:  # else `descend` adds edits and the optimizer's step at once
+            self._fold()
         self._gathered = False
         if self._buffers:
             torch.sub(self.snapshot[self.tail :], self._before, out=self._grad[self.tail :])
@@ -271,6 +279,7 @@ class ModuleLearner(Learner):
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
         """Let the optimizer take its step where the module's tensors are."""
         if grad is None and not self.frames:
+            self._fold()
             return
         if self._narrow:
             super().descend(grad, part)
@@ -285,7 +294,14 @@ class ModuleLearner(Learner):
         self.step_optimizer()
         if self._buffers:
             self.weights[self.tail :].add_(self._grad[self.tail :])
-        self._fold()
+        if self._given is None or self.keeps_edits:
+            self._fold()
+            return
+        head, tail = slice(0, self.tail), slice(self.tail, None)
+        take_over(self.weights[head], self.snapshot[head], self._given[head])
+        if self._buffers:
+            copy_to(self.weights[tail], self.snapshot[tail], self._before)
+        self._loaded = self.weights._version  # the module has the weights as they are now
 
     def _leave_alone(self, known: set[int]) -> None:
         """Take the gradient from parameters that have none on any learner."""
