@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay import config
-from roundelay.study.claims import CheckResult, Claim, judge
+from roundelay.study.claims import CheckResult, PaperClaim, judge
 from roundelay.study.definition import Study
 from roundelay.study.scheduler import compare
 from roundelay.study.statistics import spread
@@ -85,7 +85,7 @@ def try_program(table: Mapping[str, Any]) -> Record:
     return {"title": table["title"], "verdict": verdict, "checks": checks, "cells": []}
 
 
-def page(name: str, claim: Claim, record: Mapping[str, Any]) -> str:
+def page(name: str, claim: PaperClaim, record: Mapping[str, Any]) -> str:
     """Write the page of a claim from its record."""
     lines = [
         f"# {label(name)}: {record['title']}", "", f"**{said(record['verdict'])}.**", "",
@@ -157,7 +157,7 @@ def _spread(values: Sequence[float | None]) -> str:
     found = spread(values)
     if found["median"] is None:
         return "lost"
-    low, high = (f"{found[end]:.4g}" if found[end] is not None else "lost" for end in ("low", "high"))  # type: ignore[literal-required]
+    low, high = (f"{found[end]:.4g}" if found[end] is not None else "lost" for end in ("low", "high"))
     return f"{found['median']:.4g} ({low} to {high})" if len(values) > 1 else f"{found['median']:.4g}"
 
 
@@ -208,7 +208,7 @@ def reproduce(name: str, studies: Path, jobs: int, data: Path | None = None) -> 
         known = ", ".join(each.stem for each in sorted(CLAIMS.glob("C[0-9][0-9].toml")))
         raise SystemExit(f"reproduce: unknown claim {name!r}; use one of {known}")
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    claim = config.build(Claim, table["claim"], str(path))
+    claim = config.build(PaperClaim, table["claim"], str(path))
     record = try_program(table) if "program" in table else try_study(path, studies / name, jobs, data)
     old, new = read_record(name), json.loads(json.dumps(record))
     same = not old or not (changed := differences(old, new))

@@ -65,7 +65,7 @@ class Check(Settings):
 
 
 @dataclass(frozen=True)
-class Claim(Settings):
+class PaperClaim(Settings):
     """A claim of a paper, and by what it is judged; the tables of a study are in the same file."""
 
     says: str
@@ -92,7 +92,7 @@ class CheckResult:
     passed: bool | None = None
 
 
-def judge(claim: Claim, outcomes: Sequence[Outcome]) -> tuple[Verdict, list[CheckResult]]:
+def judge(claim: PaperClaim, outcomes: Sequence[Outcome]) -> tuple[Verdict, list[CheckResult]]:
     """Return the verdict by the claim's checks: all, some or none of them passed; runs may be missing."""
     results = [_look(check, outcomes) for check in claim.checks]
     if not results or any(result.passed is None for result in results):
