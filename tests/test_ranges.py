@@ -19,7 +19,7 @@ import roundelay
 from command_line import call
 from roundelay import config
 from roundelay.errors import RoundelayError, SettingsError
-from roundelay.experiment.launch import train
+from roundelay.experiment.run_training import train
 from roundelay.models import MODELS
 from roundelay.optim.schedules import SCHEDULES
 from roundelay.strategies import STRATEGIES

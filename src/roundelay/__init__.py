@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from roundelay.errors import RoundelayError
     from roundelay.experiment.backends import RunOptions
     from roundelay.experiment.continuation import Replay, resume
-    from roundelay.experiment.launch import Run, train
     from roundelay.experiment.run_observer import RunObserver
+    from roundelay.experiment.run_training import Run, train
     from roundelay.experiment.settings import Experiment
     from roundelay.learner import Learner
     from roundelay.optim.default_rules import apply_rule
@@ -125,7 +125,7 @@ _HOMES = {
     "RandomADPSGD": "strategies.adpsgd_random",
     "Replay": "experiment.continuation",
     "RoundelayError": "errors",
-    "Run": "experiment.launch",
+    "Run": "experiment.run_training",
     "RunObserver": "experiment.run_observer",
     "RunOptions": "experiment.backends",
     "SGP": "strategies.sgp",
@@ -144,7 +144,7 @@ _HOMES = {
     "replay": "own_models.program_replay",
     "resume": "experiment.continuation",
     "simulate": "own_models.simulated_run",
-    "train": "experiment.launch",
+    "train": "experiment.run_training",
 }
 
 

@@ -20,7 +20,7 @@ from command_line import ROUNDELAY, call
 from killed_runs import LOCKSTEP, kill_and_resume, undisturbed, words
 from roundelay.cli.resume import command as resume
 from roundelay.experiment.backends import RunOptions
-from roundelay.experiment.launch import Run
+from roundelay.experiment.run_training import Run
 from roundelay.strategies import STRATEGIES
 from roundelay.training.checkpoint_files import Checkpoints
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment.continuation import is_finished, replay, resume
-from roundelay.experiment.launch import train
 from roundelay.experiment.run_observer import RunObserver
+from roundelay.experiment.run_training import train
 
 TABLE: dict[str, Any] = {
     "task": {"name": "tiny", "frames_per_epoch": 320, "hidden": [8]}, "batch": {"size": 16}, "learners": 2,

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from roundelay.experiment.launch import train
+from roundelay.experiment.run_training import train
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.record import Record
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from roundelay.errors import DataError, NumericalError, SettingsError
-from roundelay.experiment.launch import train
+from roundelay.experiment.run_training import train
 from roundelay.experiment.settings import Experiment
 from roundelay.models import MODELS
 from roundelay.speech.decoding.network_scorer import Scorer

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roundelay.experiment.launch import train
 from roundelay.experiment.run_observer import RunObserver
+from roundelay.experiment.run_training import train
 from roundelay.experiment.settings import BatchSettings, BudgetSettings, Experiment
 from roundelay.models import MODELS
 from roundelay.runs.run_folder import RunFolder

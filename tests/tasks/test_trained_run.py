@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roundelay.experiment.launch import train
+from roundelay.experiment.run_training import train
 from roundelay.experiment.settings import BudgetSettings, Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.speech.decoding.acoustic_bundle import Bundle

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import roundelay
 from roundelay.errors import SettingsError
-from roundelay.experiment import launch as launching
+from roundelay.experiment import run_training as launching
 from roundelay.experiment.settings import BudgetSettings, Experiment
 from roundelay.learner import Learner
 from roundelay.optim.early_stopping import EarlyStopping

@@ -1,7 +1,7 @@
 """Where learners run: in the simulator, on processes, under MPI, or as one rank of another launcher.
 
 A backend starts all learners of a job, or is one of them, and returns what the first learner returned.  What happens
-before and after it is the same for all: `roundelay.experiment.launch`.
+before and after it is the same for all: `roundelay.experiment.run_training`.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment.backends import On, RunOptions
-from roundelay.experiment.launch import Run, run
 from roundelay.experiment.learner_entry import finish, start_weights
 from roundelay.experiment.run_observer import RunObserver
+from roundelay.experiment.run_training import Run, run
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.record import Record
 from roundelay.runs.run_folder import RunFolder, versions

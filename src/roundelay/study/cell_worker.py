@@ -58,7 +58,7 @@ def conclude(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _train(job: Job, run: Path, read: Callable[[Path], Experiment] | None) -> dict[str, Any]:
-    from roundelay.experiment.launch import train
+    from roundelay.experiment.run_training import train
     from roundelay.experiment.settings import Experiment
 
     made = train((read or Experiment.read)(Path(job["settings"])), run, on=job["on"])
@@ -97,7 +97,7 @@ def main() -> None:
     """Compute cells until standard input ends."""
     outcomes, jobs = _private_output(), queue.Queue[Job]()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    import roundelay.experiment.launch  # noqa: F401 (it takes seconds: before the first cell is timed)
+    import roundelay.experiment.run_training  # noqa: F401 (it takes seconds: before the first cell is timed)
 
     while True:
         outcome = compute(jobs.get())

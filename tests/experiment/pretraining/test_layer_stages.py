@@ -21,10 +21,10 @@ from roundelay import config
 from roundelay.cli.train import command
 from roundelay.errors import CheckpointError, SettingsError
 from roundelay.experiment.backends import RunOptions
-from roundelay.experiment.launch import run as run_again
-from roundelay.experiment.launch import train
 from roundelay.experiment.pretraining.layer_stages import Pretraining, pretrained, stages_done
 from roundelay.experiment.pretraining.rbm import RBM
+from roundelay.experiment.run_training import run as run_again
+from roundelay.experiment.run_training import train
 from roundelay.experiment.settings import Experiment
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtimes.mpi.mpi_launcher import find_mpiexec

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from roundelay.cli.train import command
 from roundelay.experiment.continuation import resume
-from roundelay.experiment.launch import Changes, configure, slowed
+from roundelay.experiment.run_training import Changes, configure, slowed
 from roundelay.experiment.settings import Experiment
 from roundelay.report.report_writer import write_report
 from roundelay.runtimes.cluster import Cluster, Straggler
