@@ -72,8 +72,8 @@ def test_lost_runs_are_infinite_and_are_counted() -> None:
 def test_figures_of_a_run() -> None:
     one = cell("fast", 1, 0.5, wer={"wer": 4.5}, reached_seconds=None)
     assert [figure(one, what) for what in ("loss", "seconds", "wer", "reached")] == [0.5, 2.0, 4.5, math.inf]
-    with pytest.raises(SettingsError, match="'eror' is not a score of the runs \\(loss\\)"):
-        figure(one, "eror")
+    with pytest.raises(SettingsError, match="'accuracy' is not a score of the runs \\(loss\\)"):
+        figure(one, "accuracy")
 
 
 def test_a_check_needs_a_bound(tmp_path: Path) -> None:
