@@ -14,6 +14,7 @@ from roundelay.strategies import STRATEGIES, Averaging, Hierarchical, Synchronou
 from roundelay.strategies.adpsgd import ADPSGD
 from roundelay.strategies.bmuf import BMUF
 from roundelay.strategies.easgd import EASGD
+from roundelay.strategy import Strategy
 
 LONG, SHORT = 1_000_000, 386
 
