@@ -83,6 +83,10 @@ class LocalRuntime(WallClock):
         self._counters[key] = before + amount
         return Settled(before)
 
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let no time pass: a learner that is alone waits for nobody."""
+        return Settled(None)
+
     async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Compute the gradient."""
         with self.computing(learner):

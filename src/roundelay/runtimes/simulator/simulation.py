@@ -179,6 +179,10 @@ class SimulatedRuntime:
             future.value, future.done = self._add(key, amount), True
         return future
 
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let virtual time pass."""
+        return self.sim.loop.sleep(seconds)
+
     def _add(self, key: str, amount: int) -> int:
         before = self.sim.counts.get(key, 0)
         self.sim.counts[key] = before + amount
