@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from roundelay import config
-from roundelay.included_files import find_file, included_names, read_extended
+from roundelay.included_files import find_file, read_extended
 from roundelay.runtimes.cluster import Cluster
 
 PROFILES = Path(str(resources.files("roundelay.planning"))) / "clusters"
@@ -15,7 +15,7 @@ PROFILES = Path(str(resources.files("roundelay.planning"))) / "clusters"
 
 def profile_names() -> list[str]:
     """Return the names of all profiles."""
-    return included_names("cluster")
+    return sorted(path.stem for path in PROFILES.glob("*.toml"))
 
 
 def find_cluster(name: str) -> Cluster:
