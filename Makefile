@@ -67,6 +67,7 @@ reproduce: .venv/ready
 
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/docs: built; look at it by $(BIN)/python -m http.server -d build/docs"
 
 # The wheel and the source distribution, built, installed in an empty environment elsewhere, and run there.
 package: .venv/ready
