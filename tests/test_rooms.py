@@ -22,7 +22,7 @@ MODULES_AT_THE_TOP, MODULES_IN_A_ROOM = 14, 24
 LAYERS = [
     line.split()
     for line in """
-    errors _version files config plugins
+    errors _version files config plugins devices
     runs
     communicator|learner|strategy|task|runtime
     strategies optim models
@@ -77,6 +77,7 @@ SUBJECTS = {
     "runtimes/processes/test_torch_ddp.py": "processes beside torch's own",
     "runtimes/simulator/test_fault_simulation.py": "schedules of faults",
     "strategies/test_contract.py": "what every strategy must keep",
+    "strategies/test_contract_device.py": "the same on an accelerator",
     "strategies/test_contract_processes.py": "the same on processes and under MPI",
     "strategies/test_contract_resume.py": "the same after a stop",
     "strategies/test_golden.py": "every strategy against its kept history",

@@ -405,6 +405,9 @@ def make_layout(module: nn.Module) -> tuple[list[Slot], list[Tensor], int, Tenso
     if not parameters:
         raise SettingsError(f"{type(module).__name__} has no parameter that requires a gradient: nothing to train")
     wide = [torch.float64] if any(p.dtype == torch.float64 for _, p in parameters) else [torch.float32]
+    devices = sorted({str(tensor.device) for _, tensor in [*parameters, *buffers]})
+    if len(devices) > 1:
+        raise SettingsError(f"the model is on {' and '.join(devices)}; a learner needs all of it on one device")
     blank = torch.zeros(0, dtype=wide[0], device=parameters[0][1].device)
     unit = ALIGNMENT_BYTES // blank.element_size()
     places, begin, tail = [], 0, 0

@@ -42,6 +42,7 @@ Examples:
     "--on", type=click.Choice(["processes", "simulator", "mpi"]), default="processes", show_default=True,
     help="Where learners run.",
 )  # fmt: skip
+@click.option("--device", help="auto (an accelerator if there is one), cpu, or its name, such as cuda.")
 @click.option("--cluster", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A simulated cluster.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change any setting of the experiment.")
 @click.option("--slow", multiple=True, metavar="LEARNER=FACTOR", help="Slow a learner down, to study stragglers.")
@@ -62,7 +63,8 @@ def command(experiment: Path, out: Path, *, as_json: bool, on: On, **options: An
     """Train EXPERIMENT and leave the model, its settings and a record of the run in a folder."""
     changes = Changes(
         options["data"], options["strategy"], options["learners"], options["cluster"], options["learners_per_node"],
-        options["debug"], dict(config.parse_assignment(each) for each in options["assignments"]),
+        options["debug"], dict(config.parse_assignment(each) for each in options["assignments"])
+        | ({"device": options["device"]} if options["device"] is not None else {}),
     )  # fmt: skip
     rendezvous, hosts, display = options["rendezvous"], options["hosts"], Display(as_json=as_json)
     how = RunOptions(
