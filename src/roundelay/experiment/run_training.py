@@ -16,11 +16,11 @@ from torch import nn
 from roundelay import config
 from roundelay.devices import describe_device
 from roundelay.errors import SettingsError
-from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend
+from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend, started_ranks
 from roundelay.experiment.learner_entry import Result, Tensors
 from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
-from roundelay.experiment.settings import Experiment, assign, build_by_rule
+from roundelay.experiment.settings import BuildExperiment, Experiment, assign, build_by_rule, build_experiment
 from roundelay.files import remove_unfinished
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Clock
@@ -111,6 +111,7 @@ def configure(
     *,
     on: On = "processes",
     options: RunOptions | None = None,
+    build: BuildExperiment = build_experiment,
 ) -> Experiment:
     """Return an experiment of a file or a table, with changes and the strategy's default rule on top of it."""
     options, where = options or RunOptions(), "experiment" if isinstance(experiment, Mapping) else str(experiment)
@@ -136,13 +137,16 @@ def configure(
             table["strategy"]["learners_per_node"] = changes.learners_per_node
     for key, value in changes.settings.items():
         assign(table, key, value)
+    if (ranks := started_ranks(on)) is not None:
+        servers = config.build_named(STRATEGIES, table.get("strategy", "synchronous"), f"{where}: strategy").servers
+        table["learners"] = max(1, ranks - servers)  # as the backend has it; the rule depends on it
     strategy = _as_table("strategy", table.get("strategy", {}))
     if strategy.get("name") == "hierarchical" and "learners_per_node" not in strategy:
         nodes = _nodes(table, on, options)
         if nodes is not None:
             strategy["learners_per_node"] = nodes
     _slow_down(table, options.slow or {})
-    return build_by_rule(table, where)
+    return build_by_rule(table, where, build)
 
 
 def _table(given: Path | str | Mapping[str, Any]) -> dict[str, Any]:
