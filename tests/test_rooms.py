@@ -85,6 +85,7 @@ SUBJECTS = {
     "strategies/test_oracles.py": "strategies against each other, by algebra",
     "strategies/test_straggler.py": "every strategy with a slow learner",
     "tasks/test_every_model.py": "every model under every strategy",
+    "training/test_device_costs.py": "what a step costs on an accelerator",
     "tasks/test_trained_run.py": "from prepared data to words",
 }
 # and modules without a test file of their own.

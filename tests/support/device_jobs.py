@@ -6,8 +6,13 @@ Run as a program, it calls one of its functions and prints the result as JSON.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +26,14 @@ from roundelay.errors import RoundelayError
 from roundelay.runtimes.cluster import Cluster
 from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.simulator.simulation import replay
+from roundelay.strategies import find
 from roundelay.training.event_order import RecordedOrder
 from roundelay.training.loop import Job
 from strategy_cases import CASES, fitting, run_simulated
-from tiny_jobs import tiny_job
+from tiny_jobs import Watching, tiny_job
 
 MINIBATCHES = 60
+WARM_STEPS = 10
 
 
 def job_of(case: str, device: str = "cpu") -> Job:
@@ -92,6 +99,55 @@ def on_processes(device: str, learners: int, cases: list[str]) -> dict[str, Any]
             "touched": [result["touched"] for result in results],
         }
     return found
+
+
+def count_steps(runtime: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train, and return the size of the vector and what a step in the steady state costs, at most and in all."""
+    import stand_in_device
+
+    task = {"hidden": [64, 64], "features": 32, "frames_per_epoch": 3200}
+    job = tiny_job(find(settings["strategy"])(**settings["more"]), minibatches=120, task=task, device="stand_in")
+    training = job.training(runtime)
+    nbytes = training.learner.weights.nbytes
+    stand_in_device.count_allocations_from(nbytes)
+    seen: list[dict[str, int]] = []
+    training.observers.append(Watching(lambda learner, step: seen.append(stand_in_device.counts())))
+    runtime.run(training.run())
+    seen = seen[WARM_STEPS:-2]  # the budget's end is no steady state
+    each = [{name: b[name] - a[name] for name in a} for a, b in itertools.pairwise(seen)]
+    return {
+        "vector": nbytes,
+        "steps": len(each),
+        "most": {name: max(step[name] for step in each) for name in each[0]},
+        "total": {name: sum(step[name] for step in each) for name in each[0]},
+    }
+
+
+def counted(strategy: str, more: dict[str, Any], learners: int) -> list[dict[str, Any]]:
+    """Count what a step of a strategy costs on processes, by learner."""
+    return launcher.run(entry("count_steps"), {"strategy": strategy, "more": more}, size=learners)
+
+
+def kill(runtime: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train one learner of several; the second kills itself in the middle of a step."""
+    job = tiny_job(find(settings["strategy"])(**settings["more"]), minibatches=400, device="stand_in")
+    training = job.training(runtime)
+    times: list[tuple[int, float]] = []
+
+    def stepped(learner: Any, step: Any) -> None:
+        times.append((training.member.generation, time.monotonic()))
+        if runtime.process.initial_rank == 1 and len(times) == 30:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    training.observers.append(Watching(stepped))
+    consensus = runtime.run(training.run())
+    gaps = [b[1] - a[1] for a, b in itertools.pairwise(times) if a[0] != b[0]]
+    return {"consensus": digest(consensus), "gaps": gaps, "threads": threading.active_count()}
+
+
+def killed(strategy: str, more: dict[str, Any], learners: int) -> list[dict[str, Any] | None]:
+    """Train on processes of which one is killed; return what each returned."""
+    return launcher.run(entry("kill"), {"strategy": strategy, "more": more}, size=learners)
 
 
 def choices(asked: list[str]) -> list[str]:

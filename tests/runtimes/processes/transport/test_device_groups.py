@@ -37,13 +37,13 @@ def test_mismatched_collectives_are_named(stand_in: Program) -> None:
 
 
 def test_a_device_without_collectives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_groups.dist, "get_default_backend_for_device", lambda kind: "undefined")
+    monkeypatch.setattr("torch.distributed.get_default_backend_for_device", lambda kind: "undefined")
     with pytest.raises(SettingsError, match="no collectives for thing"):
         device_groups.make_device_group("thing", None, 0, 2)
 
 
 def test_nccl_is_told_to_leave_errors_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
+    seen: dict[str, Any] = {}
 
     class Group:
         class Options:
@@ -52,7 +52,7 @@ def test_nccl_is_told_to_leave_errors_to_us(monkeypatch: pytest.MonkeyPatch) -> 
         def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
             seen.update(rank=rank, size=size, watch=os.environ.get(device_groups.NCCL_WATCH))
 
-    monkeypatch.setattr(device_groups.c10d, "ProcessGroupNCCL", Group, raising=False)
+    monkeypatch.setattr("torch._C._distributed_c10d.ProcessGroupNCCL", Group, raising=False)
     monkeypatch.delenv(device_groups.NCCL_WATCH, raising=False)
     device_groups.make_device_group("cuda", None, 1, 2)
     assert seen == {"rank": 1, "size": 2, "watch": "0"}
