@@ -69,6 +69,7 @@ SUBJECTS = {
     "test_xdist_schedule.py": "the tests themselves",
     "cli/test_light_imports.py": "all commands that need no torch",
     "models/test_model_contract.py": "what every model must keep",
+    "models/test_one_device.py": "every model, loss, mask, preconditioner and RBM on one device",
     "report/test_report_browser.py": "the page in a real browser",
     "report/test_report_study.py": "the report of a study, of which every module has a part",
     "runtimes/test_result_validity.py": "how long results are valid, on every runtime",

@@ -180,3 +180,4 @@ def verbs(size: int, check: str = "check_all", device: str = "stand_in") -> list
 if __name__ == "__main__":
     name, arguments = sys.argv[1], json.loads(sys.argv[2])
     sys.stdout.write(json.dumps(globals()[name](*arguments)) + "\n")
+    sys.stdout.flush()
