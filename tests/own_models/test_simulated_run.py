@@ -72,3 +72,15 @@ def test_the_callers_generators_stay_as_they_were() -> None:
     before = torch.get_rng_state()
     simulate(make_model, LOADER, LOSS, "synchronous", learners=2)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_default_rule_is_that_of_the_given_strategy() -> None:
+    class Mine(Averaging):
+        """A strategy of a program."""
+
+    by_object = simulate(make_model, LOADER, LOSS, Averaging(period=2), learners=2, minibatches=20)
+    by_name = simulate(make_model, LOADER, LOSS, {"name": "averaging", "period": 2}, learners=2, minibatches=20)
+    assert by_object.rule.startswith("averaging with 2 learners: rate x 2")
+    assert by_object.rule == by_name.rule
+    assert torch.equal(weights(by_object.model), weights(by_name.model))
+    assert simulate(make_model, LOADER, LOSS, Mine(period=2), learners=2).rule.startswith("no default rule for Mine")

@@ -19,7 +19,7 @@ from roundelay.experiment.backends import Backend, On, RunOptions, choose_backen
 from roundelay.experiment.learner_entry import Result, Tensors
 from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
-from roundelay.experiment.settings import Experiment, assign, build_by_rule
+from roundelay.experiment.settings import BuildExperiment, Experiment, assign, build_by_rule, build_experiment
 from roundelay.files import remove_unfinished
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Clock
@@ -110,6 +110,7 @@ def configure(
     *,
     on: On = "processes",
     options: RunOptions | None = None,
+    build: BuildExperiment = build_experiment,
 ) -> Experiment:
     """Return an experiment of a file or a table, with changes and the strategy's default rule on top of it."""
     options, where = options or RunOptions(), "experiment" if isinstance(experiment, Mapping) else str(experiment)
@@ -141,7 +142,7 @@ def configure(
         if nodes is not None:
             strategy["learners_per_node"] = nodes
     _slow_down(table, options.slow or {})
-    return build_by_rule(table, where)
+    return build_by_rule(table, where, build)
 
 
 def _table(given: Path | str | Mapping[str, Any]) -> dict[str, Any]:

@@ -85,13 +85,22 @@ OWN_RATE = ("scale", "multiplier", "warmup_frames")
 """Settings of ``rate`` by which the user says himself how the rate depends on the number of learners."""
 
 
-def build_by_rule(table: dict[str, Any], where: str) -> Experiment:
+BuildExperiment = Callable[[dict[str, Any], str], "Experiment"]
+"""Builds the experiment of a table; the second argument names the table in messages."""
+
+
+def build_experiment(table: dict[str, Any], where: str) -> Experiment:
+    """Build an experiment of which all is in its table."""
+    return config.build(Experiment, table, where)
+
+
+def build_by_rule(table: dict[str, Any], where: str, build: BuildExperiment = build_experiment) -> Experiment:
     """Build an experiment of a table, with the default rule of its strategy on top if it has several learners.
 
     Only here is it known what the user has set.  The outcome is in the experiment's own settings, so that a run that is
     resumed, or a file of resolved settings, keeps it.
     """
-    experiment = config.build(Experiment, table, where)
+    experiment = build(table, where)
     rate = dict(table.get("rate", {}))
     if experiment.learners == 1 or rate.get("rule", "auto") == "none" or "chosen" in rate:
         return experiment
@@ -106,7 +115,7 @@ def build_by_rule(table: dict[str, Any], where: str) -> Experiment:
         rate |= {"warmup_frames": choice.warmup_steps * frames, "warmup_first": choice.warmup_first}
     plain = experiment.plain()
     plain["strategy"] = _merged(plain["strategy"], choice.settings)
-    return config.build(Experiment, plain | {"rate": rate | {"chosen": choice.line}}, where)
+    return build(plain | {"rate": rate | {"chosen": choice.line}}, where)
 
 
 def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,14 +18,17 @@ from roundelay.experiment import run_training
 from roundelay.experiment.backends import RunOptions
 from roundelay.experiment.run_observer import Evaluated, RunObserver
 from roundelay.experiment.run_training import Changes
+from roundelay.experiment.settings import Experiment, build_experiment
+from roundelay.optim.default_rules import changed_settings
 from roundelay.own_models.described_cluster import Described, describe_cluster, measure_gradient
-from roundelay.own_models.own_experiment import OptimizerOf, OwnExperiment, own_parts
+from roundelay.own_models.own_experiment import OptimizerOf, OwnExperiment, OwnParts, own_parts
 from roundelay.own_models.program_replay import ended, place, program
 from roundelay.planning.cluster_plan import ClusterPlan, plan
 from roundelay.planning.frames_to_target import parse_target
 from roundelay.planning.ranking import PAPERS
 from roundelay.report.report_writer import write_report
 from roundelay.runtimes.cluster import Cluster
+from roundelay.strategies import STRATEGIES
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, Scores, Task
 from roundelay.tasks.loader_minibatches import RandomStates
@@ -51,6 +54,8 @@ class SimulatedRun:
     """The cluster, with the model's size and the frames of a minibatch: `roundelay.plan` takes it."""
     folder: Path | None = None
     """Where settings, record and model are, if ``out`` was given."""
+    rule: str = ""
+    """What the strategy's default rule has chosen, and why; empty if nothing."""
 
     @property
     def record(self) -> Path:
@@ -199,11 +204,10 @@ def simulate(
         described = describe_cluster(cluster, learners, gradient_seconds)
         table |= {"budget": _budget(epochs, minibatches, evaluate_every), "seed": seed}
         table["cluster"] = config.plain(described)
-        experiment = _configure(table, strategy, learners, settings, options)
+        experiment = _configure(table, parts, strategy, learners, settings, options)
         folder, collecting = place(out), _Collecting(observer or RunObserver())
         made = run_training.run(
-            OwnExperiment.around(experiment, parts), folder, on="simulator", options=options or RunOptions(),
-            observer=collecting,
+            experiment, folder, on="simulator", options=options or RunOptions(), observer=collecting
         )  # fmt: skip
     ended(folder, scores=made.scores, seconds=made.seconds)
     assert made.model is not None
@@ -216,6 +220,7 @@ def simulate(
         made.totals or {},
         for_planning(described, task),
         folder,
+        made.rule,
     )
 
 
@@ -233,19 +238,46 @@ def vector_bytes(module: nn.Module) -> float:
 
 
 def _configure(
-    table: dict[str, Any], strategy: Any, learners: int, settings: Mapping[str, Any] | None, options: RunOptions | None
-) -> Any:
-    """Return the experiment of these settings; a strategy that is an object needs no name."""
+    table: dict[str, Any], parts: OwnParts, strategy: Any, learners: int, settings: Mapping[str, Any] | None,
+    options: RunOptions | None,
+) -> Experiment:  # fmt: skip
+    """Return the experiment of these settings and parts; a strategy that is an object needs no name."""
     if isinstance(strategy, type):
         raise SettingsError(f"strategy: give an object, {strategy.__name__}(), or a name")
     if isinstance(strategy, Mapping):
         table["strategy"] = config.resolve(strategy, Path())
+    elif isinstance(strategy, Strategy) and _is_ours(strategy):
+        table["strategy"] = _as_table(strategy)
     elif strategy is not None and not isinstance(strategy, str | Strategy):
         raise SettingsError(f"strategy: must be a name, a table or a Strategy, not {strategy!r}")
     name = strategy if isinstance(strategy, str) else None
+    own = strategy if isinstance(strategy, Strategy) and not _is_ours(strategy) else None
+
+    def build(settings: dict[str, Any], where: str) -> Experiment:
+        if own is None:
+            return OwnExperiment.around(build_experiment(settings, where), parts)
+        rest = {name: value for name, value in settings.items() if name != "strategy"}
+        return OwnExperiment.around(build_experiment(rest, where), parts).replace(strategy=own)
+
     changes = Changes(strategy=name, learners=learners, settings=settings or {})
-    made = run_training.configure(table, changes, on="simulator", options=options)
-    return made.replace(strategy=strategy) if isinstance(strategy, Strategy) else made
+    return run_training.configure(table, changes, on="simulator", options=options, build=build)
+
+
+def _is_ours(strategy: Strategy) -> bool:
+    """Tell whether settings can name a strategy and those inside it without the user's program."""
+    inside = (getattr(strategy, each.name) for each in dataclasses.fields(strategy))  # type: ignore[arg-type]  # strategies are dataclasses
+    ours = type(strategy) in STRATEGIES.values()
+    return ours and all(_is_ours(each) for each in inside if isinstance(each, Strategy))
+
+
+def _as_table(strategy: Strategy) -> dict[str, Any]:
+    """Return the name of a strategy and what its maker has set; the default rule may choose the rest."""
+    plain, table = config.plain(strategy), dict[str, Any]()
+    for key in changed_settings(strategy):
+        value = getattr(strategy, key)
+        if value is not None:
+            table[key] = _as_table(value) if isinstance(value, Strategy) else plain[key]
+    return {"name": plain["name"]} | table
 
 
 def _budget(epochs: float | None, minibatches: int | None, evaluate_every: int | None) -> dict[str, Any]:

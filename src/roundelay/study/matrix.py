@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment.settings import Experiment, build_by_rule
+from roundelay.experiment.settings import BuildExperiment, build_by_rule, build_experiment
 from roundelay.runtimes.cluster import Cluster
 from roundelay.study.definition import Part, Study, Table, merge
 from roundelay.study.regimes import Fitted, fit_period, nodes_for, scaled, scaling
@@ -78,15 +79,6 @@ class Matrix:
     def frames(self) -> int:
         """The budget of each run, trials excepted."""
         return self.cells[0].frames
-
-
-BuildExperiment = Callable[[Table, str], Experiment]
-"""Makes the experiment of a cell's settings; the second argument names them in messages."""
-
-
-def build_experiment(settings: Table, where: str) -> Experiment:
-    """Make the experiment of which all is in its settings."""
-    return config.build(Experiment, settings, where)
 
 
 def expand(study: Study, build: BuildExperiment = build_experiment) -> Matrix:
@@ -175,7 +167,7 @@ class _Maker:
             label, learners, model, cluster, on, seed, table, minibatches, frames, fitted=fitted, power=power
         )  # fmt: skip
         tuned = made.at(scaled(_rate(table), learners, power))
-        build = build_by_rule if by_rule else self._build
+        build = functools.partial(build_by_rule, build=self._build) if by_rule else self._build
         tuned.settings = build(tuned.settings, made.base).plain()
         return dataclasses.replace(tuned, rate=None) if study.tuning.rates else tuned
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from roundelay.errors import SettingsError
+from roundelay.experiment.settings import BuildExperiment, build_experiment
 from roundelay.runs.history import read_details
 from roundelay.runs.reader import Tail
 from roundelay.study.cell_worker import conclude
 from roundelay.study.definition import Study
-from roundelay.study.matrix import BuildExperiment, Matrix, PlannedCell, build_experiment, expand
+from roundelay.study.matrix import Matrix, PlannedCell, expand
 from roundelay.study.schema import Summary
 from roundelay.study.statistics import choose_rate, settled
 from roundelay.study.study_folder import StudyFolder
