@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from roundelay.task import Task
     from roundelay.tasks.model_task import ModelTask
     from roundelay.user_loop.joined_learner import JoinedLearner, join
-    from roundelay.user_loop.script_launcher import Launched, launch
+    from roundelay.user_loop.script_launcher import LaunchedRun, launch
 
 __all__ = [
     "ADPSGD",
@@ -71,7 +71,7 @@ __all__ = [
     "GossipPGA",
     "Hierarchical",
     "JoinedLearner",
-    "Launched",
+    "LaunchedRun",
     "Learner",
     "ModelComparison",
     "ModelTask",
@@ -121,7 +121,7 @@ _HOMES = {
     "GossipPGA": "strategies.gossip_pga",
     "Hierarchical": "strategies.hierarchical",
     "JoinedLearner": "user_loop.joined_learner",
-    "Launched": "user_loop.script_launcher",
+    "LaunchedRun": "user_loop.script_launcher",
     "Learner": "learner",
     "ModelComparison": "own_models.own_study",
     "ModelTask": "tasks.model_task",

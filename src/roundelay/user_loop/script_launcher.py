@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Launched:
+class LaunchedRun:
     """How a launched script has ended: well, else there is an error instead."""
 
     learners: int
@@ -60,7 +60,7 @@ def launch(
     restarts: int = 0,
     logs: str | Path | None = None,
     heartbeat_timeout: float = 30.0,
-) -> Launched:
+) -> LaunchedRun:
     """Run ``script`` in ``learners`` processes, whose `roundelay.join` finds the others; return when all have ended.
 
     A learner that is killed, or exits before its loop has ended, is lost: the others train its minibatches, and it is
@@ -73,7 +73,7 @@ def launch(
     folder = Path(logs) if logs is not None else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    run = Launched(learners)
+    run = LaunchedRun(learners)
     while True:
         try:
             with rendezvous(hosts, learners) if hosts is not None else this_host(learners) as host:
@@ -131,7 +131,7 @@ class _Crew:
         script: Path,
         arguments: Sequence[str],
         host: HostInfo,
-        run: Launched,
+        run: LaunchedRun,
         rejoins: int,
         logs: Path | None,
         heartbeat_timeout: float,
