@@ -38,6 +38,7 @@ LAYERS = [
     planning theory study
     report
     own_models
+    cli.screen
     cli
     """.strip().splitlines()
 ]

@@ -75,7 +75,7 @@ def test_the_table_can_be_read(cluster: str) -> None:
     for word in (
         "four nodes, 4 learners",
         "from: made up",
-        "time per epoch",
+        " epoch ",
         "bottleneck",
         "the server's link",
         "/ 2",

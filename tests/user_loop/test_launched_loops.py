@@ -51,10 +51,10 @@ def test_one_that_has_left_is_not_lost(store: KeyValueStore) -> None:
     store.set("loop 0/done/7", True)
     assert loops.left(0)
     assert not loops.left(1)
-    assert not loops.finished
+    assert not loops.is_finished()
     store.set("loop 0/finished", True)
     assert loops.left(1), "it came too late"
-    assert loops.finished
+    assert loops.is_finished()
     loops.report_end(0, "gone")
     assert not store.has("loop 0/dead/7")
 

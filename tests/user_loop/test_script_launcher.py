@@ -50,7 +50,7 @@ def gone(process: int) -> bool:
         ({"learners": 2, "rejoins": -1}, "launch: rejoins: at least 0, not -1"),
     ],
 )
-def test_bad_numbers_are_refused(more: dict[str, int], line: str, tmp_path: Path) -> None:
+def test_bad_numbers_are_refused(more: dict[str, Any], line: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=line):
         roundelay.launch(launched_scripts.write(tmp_path), **more)
 
@@ -140,5 +140,5 @@ def test_nothing_is_left_behind(number: int, tmp_path: Path) -> None:
         signal.SIGINT: "roundelay: interrupted",
         signal.SIGTERM: "launch: ended by SIGTERM; all learners are ended",
     }
-    assert err.splitlines() == ([lines[signal.Signals(number)]] if number in lines else [])
+    assert err.strip().splitlines() == ([lines[signal.Signals(number)]] if number in lines else [])
     assert status == (-number if number == signal.SIGKILL else 128 + number)

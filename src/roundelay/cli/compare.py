@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from roundelay import config
-from roundelay.cli.progress_bars import ProgressDisplay
-from roundelay.cli.training_display import figures
+from roundelay.cli.screen.study_display import StudyDisplay
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
-    from roundelay.study.matrix import Matrix, PlannedCell
+    from roundelay.study.matrix import Matrix
 
 SHOWN: tuple[Literal["title", "target", "budget", "answer", "rows", "trials", "faults"], ...] = (
     "title", "target", "budget", "answer", "rows", "trials", "faults",
@@ -86,55 +84,3 @@ def _dry_run(matrix: Matrix, *, as_json: bool) -> None:
         outside = f"  too few blocks: {cell['regime']}" if cell["regime"] else ""
         click.echo(f"{cell['name']}  {cell['frames']} frames  {rate}{outside}")
     click.echo(f"{len(matrix.trials)} trials and {len(matrix.cells)} runs")
-
-
-class StudyDisplay(ProgressDisplay):
-    """One bar for the study and one per process on a terminal; one line per cell elsewhere."""
-
-    def __init__(self) -> None:
-        text, percent = TextColumn("{task.description}"), TextColumn("{task.fields[figures]}")
-        super().__init__(text, BarColumn(bar_width=30), percent, TimeElapsedColumn())
-        self.whole: TaskID | None = None
-        self.bars: dict[int, TaskID] = {}
-        self.total = self.done = 0
-        self.bad = 0
-
-    def __exit__(self, *raised: object) -> None:
-        super().__exit__(*raised)
-        if raised[0] is KeyboardInterrupt:
-            self.console.print(f"stopped after {self.done} of {self.total} cells; run the same command to continue")
-
-    def planned(self, total: int, done: int) -> None:
-        """Show the number of cells, and how many were computed before."""
-        self.total, self.done = total, done
-        before = f", {done} of them computed before" if done else ""
-        self.console.print(f"{total} cells{before}")
-        self.whole = self.progress.add_task("study", total=total, completed=done, figures=f"{done}/{total}")
-
-    def started(self, slot: int, cell: PlannedCell) -> None:
-        """Show a cell on its process's bar."""
-        if slot not in self.bars:
-            self.bars[slot] = self.progress.add_task("", total=1, figures="")
-        self.progress.reset(self.bars[slot], description=cell.name, total=1, figures="")
-
-    def progressed(self, slot: int, share: float) -> None:
-        """Move a process's bar."""
-        share = min(1.0, share)
-        self.progress.update(self.bars[slot], completed=share, figures=f"{100 * share:.0f} %")
-
-    def finished(self, slot: int, outcome: dict[str, Any]) -> None:
-        """Count the cell, and print its result."""
-        self.done += 1
-        if outcome["status"] != "done":
-            self.bad += 1
-        if self.whole is not None:
-            bad = f", {self.bad} failed or diverged" if self.bad else ""
-            self.progress.update(self.whole, completed=self.done, figures=f"{self.done}/{self.total}{bad}")
-        if self.progress.disable or outcome["status"] != "done":
-            self.console.print(f"{self.done}/{self.total}  {outcome['name']}  {_said(outcome)}", soft_wrap=True)
-
-
-def _said(outcome: dict[str, Any]) -> str:
-    if outcome["status"] != "done":
-        return f"{outcome['status']}: {outcome['error']}"
-    return f"{'  '.join(figures(outcome['scores']))}  {outcome['seconds']:.3f} s {outcome['clock']}"

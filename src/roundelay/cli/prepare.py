@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from roundelay.cli.progress_bars import bars
+from roundelay.cli.screen.progress_bars import bars
 
 _FILE = click.Path(path_type=Path, exists=True)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from roundelay.cli.fault_options import hosts_of
+from roundelay.cli.screen.training_display import Display
 from roundelay.cli.train import show
-from roundelay.cli.training_display import Display
 from roundelay.experiment.backends import RunOptions
 from roundelay.experiment.continuation import is_finished, resume
 

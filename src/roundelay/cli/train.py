@@ -11,7 +11,7 @@ import click
 
 from roundelay import config
 from roundelay.cli.fault_options import fault_options, hosts_of, parse_slow, plan_of
-from roundelay.cli.training_display import Display, figures
+from roundelay.cli.screen.training_display import Display, figures
 from roundelay.experiment.backends import REJOINS, On, RunOptions
 from roundelay.experiment.run_training import Changes, Run, configure, train
 

@@ -43,9 +43,8 @@ class LaunchedLoops:
             for _, keys, ranks in self._each(learner)
         )
 
-    @property
-    def finished(self) -> bool:
-        """Whether there are loops, and all have come to their end."""
+    def is_finished(self) -> bool:
+        """Return whether there are loops, and all have come to their end."""
         count = len(self)
         return count > 0 and all(self._store.has(f"loop {number}/finished") for number in range(count))
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,8 @@ class LoopWorld:
     """How often all processes were started before."""
     heartbeat_timeout: float = Options.heartbeat_timeout
     """Seconds without a heartbeat until a process counts as lost."""
+    has_ended: Callable[[int], bool] | None = None
+    """Whether the process of a rank is known to have ended, even before its first heartbeat."""
 
 
 launched: LoopWorld | None = None
@@ -91,13 +93,27 @@ class Seats:
     @property
     def hosted(self) -> Sequence[int]:
         """The servers that live in this process; one that was lost does not get its servers back."""
-        again = self._world is not None and self._world.attempt > 0
-        return range(0) if again else range(self.rank, self._servers, self.size)
+        return range(0) if self.comes_back else range(self.rank, self._servers, self.size)
 
     @property
     def learner(self) -> int:
         """The rank of this process's learner, servers first."""
         return self._servers + self.rank
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether the others have begun without us, since we were lost."""
+        return self._world is not None and self._world.attempt > 0
+
+    def publish(self, position: dict[str, Any]) -> None:
+        """Tell those who come back where in the script's loops the others are."""
+        if self._world is not None and self._world.elastic:
+            self._store.set("position", position)
+
+    def published(self) -> dict[str, Any] | None:
+        """Return where the others are, if they have told."""
+        position: dict[str, Any] | None = self._store.get("position")
+        return position
 
     def runtime(self, number: int) -> Runtime:
         """Make the runtime of rank ``number``; the thread that calls this is the rank's own."""
@@ -108,8 +124,22 @@ class Seats:
             return LocalRuntime(Record(path, clock="wall"))
         world = self._world
         process = ProcessInfo(number, self._servers + self.size, world.host, world.address, elastic=world.elastic)
-        options = Options(heartbeat_timeout=world.heartbeat_timeout)
-        return ProcessRuntime(self._store.clone(), process, options, folder=self._folder, attempt=world.attempt)
+        return ProcessRuntime(
+            self._store.clone(),
+            process,
+            Options(heartbeat_timeout=world.heartbeat_timeout),
+            folder=self._folder,
+            attempt=world.attempt,
+            has_ended=self._gone(),
+        )
+
+    def _gone(self) -> Callable[[int], bool] | None:
+        """Return what tells whether the process in which a rank lives has ended."""
+        world, servers = self._world, self._servers
+        has_ended = world.has_ended if world is not None else None
+        if world is None or has_ended is None:
+            return None
+        return lambda number: has_ended(number - servers if number >= servers else number % world.size)
 
     def end(self, number: int, runtime: Runtime) -> None:
         """End a rank's runtime; the last of the learners of a host, in their order, merges the records."""
@@ -210,7 +240,8 @@ def make_world(source: Source) -> LoopWorld:
     world = environment.find()
     assert world is not None
     store = connect_world(world, Options().heartbeat_timeout)
-    return LoopWorld(world.rank, world.size, store, host, world.address)
+    siblings = environment.Siblings(world)
+    return LoopWorld(world.rank, world.size, store, host, world.address, has_ended=siblings.has_ended)
 
 
 @functools.cache

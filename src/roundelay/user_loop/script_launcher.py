@@ -22,7 +22,7 @@ from typing import Any
 from roundelay.errors import CommunicationError, RoundelayError, SettingsError
 from roundelay.runs.record import merge_records
 from roundelay.runtimes.entry_point import rebuild_error, report_error
-from roundelay.runtimes.processes.fork_server import ForkServer
+from roundelay.runtimes.processes.fork_server import ForkServer, lend_server
 from roundelay.runtimes.processes.hosts import HostInfo, Hosts, fail_run, rendezvous
 from roundelay.runtimes.processes.launcher import this_host
 from roundelay.user_loop.launched_loops import LaunchedLoops
@@ -76,9 +76,12 @@ def launch(
     run = LaunchedRun(learners)
     while True:
         try:
-            with rendezvous(hosts, learners) if hosts is not None else this_host(learners) as host:
-                crew = _Crew(path, arguments, host, run, rejoins, folder, heartbeat_timeout, several=hosts is not None)
-                crew.run()
+            with (
+                rendezvous(hosts, learners) if hosts is not None else this_host(learners) as host,
+                lend_server(WORK.partition(":")[0]) as server,
+            ):
+                several = hosts is not None
+                _Crew(path, arguments, host, server, run, rejoins, folder, heartbeat_timeout, several=several).run()
             return run
         except _Signalled as error:
             logger.warning("launch: %s; all learners are ended", error)
@@ -131,6 +134,7 @@ class _Crew:
         script: Path,
         arguments: Sequence[str],
         host: HostInfo,
+        server: ForkServer,
         run: LaunchedRun,
         rejoins: int,
         logs: Path | None,
@@ -141,7 +145,7 @@ class _Crew:
         self._script, self._arguments, self._host, self._run = script, arguments, host, run
         self._rejoins, self._logs, self._heartbeat_timeout, self._several = rejoins, logs, heartbeat_timeout, several
         self._loops = LaunchedLoops(host.store, run.learners)
-        self._server, self._selector = ForkServer("roundelay.user_loop.script_process"), selectors.DefaultSelector()
+        self._server, self._selector = server, selectors.DefaultSelector()
         self._running: dict[int, _Running] = {}
         self._ended: dict[int, str] = {}  # learners that are not there and will not come back, and how they ended
         self._failed_late: list[str] = []
@@ -149,7 +153,7 @@ class _Crew:
 
     def run(self) -> None:
         """Start all learners and wait until they have ended."""
-        with contextlib.closing(self._server), self._selector, _noted_signals(self._selector) as stopped:
+        with self._selector, _noted_signals(self._selector) as stopped:
             self._selector.register(self._server, selectors.EVENT_READ, self._note_end)
             try:
                 for learner in self._host.ranks:
@@ -214,7 +218,7 @@ class _Crew:
             for learner, (when, attempt, starts) in list(self._due.items()):
                 if time.monotonic() >= when:
                     del self._due[learner]
-                    if not self._loops.finished:
+                    if not self._loops.is_finished():
                         self._run.restarted += 1
                         self._start(learner, attempt, starts)
             while self._server.has_events:
@@ -262,7 +266,7 @@ class _Crew:
 
     def _judge(self) -> None:
         """Raise an error unless the script has trained on all learners to its end."""
-        if self._run.losses and not self._loops.finished:
+        if self._run.losses and not self._loops.is_finished():
             raise _NoneLeft(f"{self._script.name}: no learner is left: " + "; ".join(self._run.losses))
         if not len(self._loops) and self._run.learners > 1:
             raise SettingsError(

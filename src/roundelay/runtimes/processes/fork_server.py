@@ -125,41 +125,43 @@ class _Idle:
     """Fork servers that wait for their next run."""
 
     def __init__(self) -> None:
-        self._servers: list[ForkServer] = []
+        self._servers: dict[str | None, list[ForkServer]] = {}  # by what they have loaded
         self._lock = threading.Lock()
         self._owner = os.getpid()
         atexit.register(self.close)
 
-    def take(self) -> ForkServer:
+    def take(self, preload: str | None) -> ForkServer:
         with self._lock:
-            return self._servers.pop() if self._servers and self._owner == os.getpid() else ForkServer()
+            idle = self._servers.get(preload) if self._owner == os.getpid() else None
+            return idle.pop() if idle else ForkServer(preload)
 
-    def give(self, server: ForkServer) -> None:
+    def give(self, server: ForkServer, preload: str | None) -> None:
         with self._lock:
-            self._servers.append(server)
+            self._servers.setdefault(preload, []).append(server)
 
     def close(self) -> None:
         if self._owner == os.getpid():
-            while self._servers:
-                self._servers.pop().close()
+            for idle in self._servers.values():
+                while idle:
+                    idle.pop().close()
 
 
 _idle = _Idle()
 
 
 @contextlib.contextmanager
-def lend_server() -> Iterator[ForkServer]:
+def lend_server(preload: str | None = None) -> Iterator[ForkServer]:
     """Lend a fork server for one run, which ends what it starts; keep it for the next run if it still listens."""
-    server = _idle.take()
+    server = _idle.take(preload)
     try:
         yield server
     except BaseException as error:
         if isinstance(error, Exception) and server.is_listening:
-            _idle.give(server)
+            _idle.give(server, preload)
         else:
             server.close()
         raise
-    _idle.give(server)
+    _idle.give(server, preload)
 
 
 # -- the server's side --------------------------------------------------------------------------------------------
