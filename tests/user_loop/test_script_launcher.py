@@ -30,9 +30,11 @@ for x in learner.share([torch.ones(1, 1)] * 1_000_000):
 """
 
 
-def run(folder: Path, job: dict[str, Any], *options: str, learners: int = 3) -> tuple[int, str, str]:
-    script = launched_scripts.write(folder)
-    return launched_scripts.finish(launched_scripts.start(script, job, "--learners", str(learners), *options))
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def gone(process: int) -> bool:
@@ -70,15 +72,92 @@ def test_two_launchers_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_all_learners_train_one_model(tmp_path: Path) -> None:
-    status, out, err = run(tmp_path, {"strategy": "synchronous", "epochs": 2})
-    assert status == 0, err
-    assert launched_scripts.trained(tmp_path) == {0: list(range(60)), 1: list(range(60))}
+def test_all_learners_train_one_model(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch_here({"strategy": "synchronous", "epochs": 2}) == roundelay.LaunchedRun(3)
+    assert launched_scripts.trained(here) == {0: list(range(60)), 1: list(range(60))}
+    out = capfd.readouterr().out
     lines = out.splitlines()
-    results = [json.loads(line[line.index("{") :]) for line in lines]
     assert {line.partition("{")[0] for line in lines} == {"", "[1] ", "[2] "}
-    assert len({str(each["weights"]) for each in results}) == 1
-    assert {each["learners"] for each in results} == {3}
+    assert one_result(out)["learners"] == 3
+
+
+def one_result(out: str) -> dict[str, Any]:
+    """Return what learners have printed, which is the same but for their numbers."""
+    results = [json.loads(line[line.index("{") :]) for line in out.splitlines() if "{" in line]
+    alike = {json.dumps(each | {"learner": 0}) for each in results}
+    assert len(alike) == 1, alike
+    return results[0]
+
+
+def launch_here(job: dict[str, Any], learners: int = 3, **options: Any) -> roundelay.LaunchedRun:
+    """Launch the script from this process, in the current folder."""
+    script = launched_scripts.write(Path())
+    return roundelay.launch(script, [json.dumps(job)], learners=learners, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "victim", "where", "count"),
+    [
+        ("synchronous", 1, "joined", 0),
+        ("synchronous", 0, "before step", 5),
+        ("synchronous", 2, "between", 0),
+        ("bmuf", 1, "after step", 5),
+        ("bmuf", 1, "between", 1),
+        ("adpsgd", 0, "loop", 5),
+        ("delay-by-one", 1, "after step", 4),
+        ("easgd", 1, "loop", 5),
+        ("asgd", 2, "before step", 5),
+    ],
+)
+def test_a_killed_learner_is_missed_and_comes_back(
+    strategy: str, victim: int, where: str, count: int, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = {"strategy": strategy, "epochs": 5, "victim": victim, "where": where, "count": count, "seconds": 0.02}
+    done = launch_here(job)
+    assert done.losses == [f"learner {victim} ended by SIGKILL"]
+    assert done.restarted == 1
+    found = launched_scripts.trained(here)
+    assert [set(found[epoch]) for epoch in range(5)] == [{*range(60)}] * 5
+    assert one_result(capfd.readouterr().out)["learners"] == 3
+    assert " 4 " in f" {(here / f'notes-{victim}.txt').read_text().split()[-2]} ", "it trains again in the last epoch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "how", "line"),
+    [
+        ("start", "os._exit(7)", "learner 1 ended by exit status 7 before it joined"),
+        ("loop", "sys.exit(5)", "learner 1 ended by exit status 5"),
+        ("end", "os.abort()", "learner 1 ended by SIGABRT"),
+    ],
+)
+def test_every_end_is_noticed(where: str, how: str, line: str, here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = {"strategy": "synchronous", "epochs": 2, "victim": 1, "where": where, "how": how}
+    done = launch_here(job, rejoins=0)
+    assert done.losses == [line]
+    assert f"{line}; the others continue" in caplog.text
+    assert set(launched_scripts.trained(here)[1]) == {*range(60)}
+
+
+@pytest.mark.slow
+def test_scripts_that_count_epochs_themselves_and_load_by_workers(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = {"strategy": "bmuf", "epochs": 5, "victim": 1, "where": "after step", "count": 3, "seconds": 0.02}
+    launch_here(job | {"counted": False, "workers": 1})
+    found = launched_scripts.trained(here)
+    assert [set(found[epoch]) for epoch in range(5)] == [{*range(60)}] * 5
+    assert one_result(capfd.readouterr().out)["learners"] == 3
+
+
+@pytest.mark.slow
+def test_all_lost_continue_from_the_checkpoint(here: Path) -> None:
+    job = {"strategy": "bmuf", "epochs": 3, "victim": 0, "where": "between", "count": 1, "checkpoints": "saved"}
+    done = launch_here(job | {"minibatches": 12}, learners=1, restarts=1)
+    assert (done.resumed, done.restarted) == (1, 0)
+    epochs = [line.split()[0] for line in (here / "notes-0.txt").read_text().splitlines()]
+    assert epochs == ["0"] * 12 + ["1"] * 24 + ["2"] * 12, "the second epoch was not saved, and is trained again"
 
 
 @pytest.mark.slow
@@ -92,11 +171,12 @@ def test_a_script_that_never_joins_is_named(tmp_path: Path, capfd: pytest.Captur
 
 
 @pytest.mark.slow
-def test_an_error_of_one_ends_all_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_an_error_of_one_ends_all_with_its_line(capfd: pytest.CaptureFixture[str]) -> None:
     job = {"strategy": "bmuf", "epochs": 9, "victim": 1, "where": "loop", "count": 4, "how": "raise OSError('disk')"}
-    status, _, err = run(tmp_path, job)
-    assert status == 2
-    assert err.splitlines()[-1] == "roundelay: learner 1: OSError: disk"
+    with pytest.raises(RoundelayError, match="^learner 1: OSError: disk$"):
+        launch_here(job)
+    err = capfd.readouterr().err
     assert "[1] OSError: disk" in err.splitlines()
     assert "runpy" not in err, "the traceback begins in the script"
 
@@ -109,13 +189,11 @@ def test_all_lost_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bad_end_after_training_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_bad_end_after_training_is_an_error() -> None:
     job = {"strategy": "synchronous", "epochs": 1, "victim": 1, "where": "closed"}
-    status, _, err = run(tmp_path, job, learners=2)
-    assert (status, err.splitlines()[-1]) == (
-        2,
-        "roundelay: script.py: learner 1 ended by SIGKILL after its training",
-    )
+    with pytest.raises(RoundelayError, match=r"^script.py: learner 1 ended by SIGKILL after its training$"):
+        launch_here(job, learners=2)
 
 
 @pytest.mark.slow

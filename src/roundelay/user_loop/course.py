@@ -19,6 +19,13 @@ Way = Literal["together", "skip", "enter"]
 """How to begin a loop: with all others; not at all, as it is over; or in the middle of it."""
 
 
+NO_SHARE = "a learner that was lost cannot come back to a loop that takes its minibatches without share"
+
+
+class CannotComeBack(CommunicationError):
+    """A learner that was lost has no place to come back to; the others go on without it."""
+
+
 class LoopState(msgspec.Struct):
     """What one that is behind must know of a learner that is further."""
 
@@ -104,6 +111,12 @@ class Course:
         """Note that the loop is over."""
         self.now.at_rest, self.now.order = True, None
 
+    def begin_late(self, published: dict[str, Any]) -> int:
+        """Begin in the epoch that the others have published; return its number."""
+        others = msgspec.convert(published, LoopState)
+        self.now.loops = others.loops_before_epoch
+        return others.epochs
+
     def begin_epoch(self) -> None:
         """Note that an epoch begins."""
         self.now.loops_before_epoch = self.now.loops
@@ -112,22 +125,20 @@ class Course:
         """Take over where the others are from what they have published; we have not asked to join them yet."""
         self.ahead = msgspec.convert(published, LoopState) if published is not None else None
         if self.ahead is not None and not self.ahead.shared:
-            raise CommunicationError(
-                "a learner that was lost cannot come back to a loop that takes its minibatches without share"
-            )
+            raise CannotComeBack(NO_SHARE)
 
     def catch_up(self, encoded: dict[str, Any]) -> LoopState:
         """Take over from the furthest, after all have compared."""
         ahead = msgspec.convert(encoded, LoopState)
         if not ahead.shared and not ahead.at_rest and ahead.loops > self.now.loops:
-            raise CommunicationError("this learner cannot come back to a loop that takes its minibatches without share")
+            raise CannotComeBack(NO_SHARE)
         self.ahead = ahead
         self.now.minibatches = ahead.minibatches
         if not self.joined:
             self.joined = True
         return ahead
 
-    def encode(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return where we are, as JSON; not ``whole``: without the order of the minibatches."""
+    def encode(self) -> dict[str, Any]:
+        """Return where we are, as JSON."""
         made: dict[str, Any] = msgspec.to_builtins(self.now)
-        return made if whole else {**made, "order": None}
+        return made

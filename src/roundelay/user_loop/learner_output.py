@@ -18,7 +18,7 @@ class LineReader:
     def __init__(self, prefix: str, write: Callable[[str], object]) -> None:
         self.file, self.theirs = os.pipe()
         os.set_blocking(self.file, False)
-        self._prefix, self._write, self._rest = prefix, write, b""
+        self._prefix, self._write, self._rest, self.closed = prefix, write, b"", False
 
     def read(self) -> bool:
         """Write the lines that have come; return whether more may come."""
@@ -44,6 +44,7 @@ class LineReader:
             self._write(f"{self._prefix}{self._rest.decode(errors='replace')}\n")
             self._rest = b""
         os.close(self.file)
+        self.closed = True
 
 
 class LearnerOutput:

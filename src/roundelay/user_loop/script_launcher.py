@@ -208,7 +208,7 @@ class _Crew:
         }
 
     def _read(self, reader: LineReader) -> None:
-        if not reader.read():
+        if not reader.closed and not reader.read():
             self._selector.unregister(reader.file)
 
     # -- watching -----------------------------------------------------------------------------------------------
@@ -239,6 +239,9 @@ class _Crew:
         report = self._host.store.get(f"error/{learner}/{running.attempt}")
         if report is not None:
             raise rebuild_error(report)
+        if (why := self._host.store.get(f"away/{learner}")) is not None:
+            logger.warning("learner %d does not come back: %s", learner, why)
+            return
         joined = self._loops.joined(learner)
         if joined and self._loops.left(learner):
             if status:
@@ -284,7 +287,7 @@ class _Crew:
         assert ended is not None
         running = self._running.pop(ended[0])
         for reader in running.output.readers:
-            if reader.file in self._selector.get_map():
+            with contextlib.suppress(KeyError):  # it may have come to its end
                 self._selector.unregister(reader.file)
             reader.close()
         return running, ended[1]

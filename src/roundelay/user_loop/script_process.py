@@ -27,6 +27,7 @@ from roundelay.runtimes.processes.transport.key_value_store import (
     inherited_store,
 )
 from roundelay.user_loop import joined_learner, runtime_detection
+from roundelay.user_loop.course import CannotComeBack
 
 __all__ = ["WORK", "be_script", "joined_learner"]  # it is loaded here, once for all scripts
 
@@ -80,6 +81,10 @@ def _run(job: dict[str, Any], store: KeyValueStore) -> int:
         return 1
     except RunFinished as late:
         _note(late)
+        return 0
+    except CannotComeBack as error:
+        _note(error)
+        store.set(f"away/{job['learner']}", str(error))
         return 0
     except BaseException as error:
         _note(error)
