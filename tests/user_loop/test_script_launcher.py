@@ -12,7 +12,7 @@ import pytest
 
 import launched_scripts
 import roundelay
-from roundelay.errors import CommunicationError, SettingsError
+from roundelay.errors import CommunicationError, RoundelayError, SettingsError
 
 NEVER_JOINS = 'print("alone", flush=True)\n'
 FOREVER = """
@@ -86,7 +86,8 @@ def one_result(out: str) -> dict[str, Any]:
     results = [json.loads(line[line.index("{") :]) for line in out.splitlines() if "{" in line]
     alike = {json.dumps(each | {"learner": 0}) for each in results}
     assert len(alike) == 1, alike
-    return results[0]
+    first: dict[str, Any] = results[0]
+    return first
 
 
 def launch_here(job: dict[str, Any], learners: int = 3, **options: Any) -> roundelay.LaunchedRun:
