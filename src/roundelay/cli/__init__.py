@@ -25,6 +25,7 @@ COMMANDS = {
     "models": "List the acoustic models with their presets and settings.",
     "plan": "Rank all strategies by simulated speed on a described cluster.",
     "prepare": "Make features, lexicon, alignments and decoding graph of a corpus.",
+    "recommend": "Recommend one strategy for a cluster and a task, and say why.",
     "replay": "Run a recorded asynchronous run again in the simulator.",
     "report": "Write one page about a study or runs: tables, plots, a timeline.",
     "resume": "Continue a run from its last checkpoint.",

@@ -42,6 +42,7 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
     If a study was stopped, run the same command to continue.  Finished cells are kept; interrupted ones are repeated.
     """
     from roundelay.report.report_writer import write_report
+    from roundelay.study.claims import judge
     from roundelay.study.definition import Study
     from roundelay.study.matrix import expand
     from roundelay.study.scheduler import compare
@@ -54,12 +55,15 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
         found = compare(asked, out, jobs=options["jobs"], retry=options["retry"], watcher=display)
     report = None if options["no_report"] else write_report(out)
     summary = found.summary
+    verdict = judge(asked.claim, summary["cells"])[0] if asked.claim is not None else None
     if as_json:
-        said: dict[str, Any] = {name: summary[name] for name in SHOWN}
+        said: dict[str, Any] = {name: summary[name] for name in SHOWN} | ({"verdict": verdict} if verdict else {})
         said |= {"study": str(out), "report": report and str(report), "computed": len(found.computed)}
         click.echo(json.dumps(said))
         return
     show_answer(summary)
+    if asked.claim is not None:
+        click.echo(f"The claim: {' '.join(asked.claim.says.split())} By the rule in the file: {verdict}.")
     click.echo(f"{len(found.computed)} cells computed; {report or out}")
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend
+from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend, started_ranks
 from roundelay.experiment.learner_entry import Result, Tensors
 from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
@@ -136,6 +136,9 @@ def configure(
             table["strategy"]["learners_per_node"] = changes.learners_per_node
     for key, value in changes.settings.items():
         assign(table, key, value)
+    if (ranks := started_ranks(on)) is not None:
+        servers = config.build_named(STRATEGIES, table.get("strategy", "synchronous"), f"{where}: strategy").servers
+        table["learners"] = max(1, ranks - servers)  # as the backend has it; the rule depends on it
     strategy = _as_table("strategy", table.get("strategy", {}))
     if strategy.get("name") == "hierarchical" and "learners_per_node" not in strategy:
         nodes = _nodes(table, on, options)

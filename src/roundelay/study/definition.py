@@ -16,6 +16,7 @@ from roundelay.config import Count, Positive, Seed, Settings
 from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.settings import assign
 from roundelay.strategies import STRATEGIES
+from roundelay.study.claims import PaperClaim
 
 Table = dict[str, Any]
 On = Literal["simulator", "processes"]
@@ -92,6 +93,8 @@ class Study(Settings):
     tuning: Tuning = field(default_factory=Tuning)
     decode: Decoding | None = None
     parts: list[Part] = field(default_factory=list)
+    claim: PaperClaim | None = None
+    """What the study tries, and by what it is judged."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
