@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -221,3 +224,38 @@ def test_nothing_is_left_behind(number: int, tmp_path: Path) -> None:
     }
     assert err.strip().splitlines() == ([lines[signal.Signals(number)]] if number in lines else [])
     assert status == (-number if number == signal.SIGKILL else 128 + number)
+
+
+TWO_HOSTS = """
+import json, logging, sys
+import roundelay
+from roundelay.runtimes.processes.hosts import Hosts
+logging.basicConfig(format="%(message)s")
+port, number, words = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+hosts = Hosts(f"127.0.0.1:{port}", 2, number, token="2d1c7a4f")
+run = roundelay.launch("script.py", words, learners=3, hosts=hosts)
+print("LOSSES", json.dumps(run.losses))
+"""
+
+
+@pytest.mark.slow
+def test_two_hosts_of_which_one_loses_a_learner(here: Path) -> None:
+    launched_scripts.write(here)
+    job = {"strategy": "bmuf", "epochs": 4, "victim": 2, "where": "after step", "count": 5, "seconds": 0.02}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_HOSTS, str(port), str(number), json.dumps(job)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    (status, out, err), (other, far, complaint) = [launched_scripts.finish(each) for each in started]
+    assert (status, other) == (0, 0), err + complaint
+    assert "LOSSES []" in out
+    assert 'LOSSES ["learner 2 ended by SIGKILL"]' in far
+    assert "learner 2 ended by SIGKILL; it is started again" in complaint
+    found = launched_scripts.trained(here)
+    assert [set(found[epoch]) for epoch in range(4)] == [{*range(60)}] * 4
+    assert len(out.splitlines()) + len(far.splitlines()) == 5, "each learner has printed its result once"
