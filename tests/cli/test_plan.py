@@ -145,7 +145,7 @@ def test_a_record_gives_time_to_target(cluster: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "no file and no profile 'nowhere'"),
+        (["nowhere"], "no file and no included cluster 'nowhere'"),
         (["k20"], "did you mean 'k20-mpi'"),
         (["missing.toml"], "no such file"),
         ([], "plan needs a cluster"),

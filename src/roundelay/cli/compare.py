@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from roundelay import config
+from roundelay.cli.screen.file_names import complete
 from roundelay.cli.screen.study_display import StudyDisplay
+from roundelay.included_files import find_file
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
@@ -20,14 +22,14 @@ SHOWN: tuple[Literal["title", "target", "budget", "answer", "rows", "trials", "f
 )  # fmt: skip
 EPILOG = """\b
 Examples:
-  roundelay compare experiments/studies/tiny.toml --out studies/tiny
-  roundelay compare experiments/studies/tiny.toml --out studies/tiny --jobs 4 --json
-  roundelay compare experiments/studies/papers.toml --out studies/papers --set budget.epochs=2
+  roundelay compare tiny --out studies/tiny
+  roundelay compare tiny --out studies/tiny --jobs 4 --json
+  roundelay compare papers --data data/an4 --out studies/papers --set budget.epochs=2
 """
 
 
 @click.command(epilog=EPILOG)
-@click.argument("study", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("study", shell_complete=complete("study"))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Study folder; a started study continues.")
 @click.option("--jobs", type=int, help="Cells at a time; default: one per core.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Prepared data.")
@@ -36,9 +38,10 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Print the cells, and compute nothing.")
 @click.option("--no-report", is_flag=True, help="Write no report.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
+def command(study: str, out: Path, *, as_json: bool, **options: Any) -> None:
     """Compare strategies as STUDY says, each with the same budget of frames and the same number of trials.
 
+    STUDY is a TOML file, or the name of an included one: 'roundelay init --list' shows them.
     If a study was stopped, run the same command to continue.  Finished cells are kept; interrupted ones are repeated.
     """
     from roundelay.report.report_writer import write_report
@@ -47,7 +50,11 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
     from roundelay.study.matrix import expand
     from roundelay.study.scheduler import compare
 
-    asked = Study.read(study, dict(config.parse_assignment(each) for each in options["assignments"]), options["data"])
+    asked = Study.read(
+        find_file("study", study),
+        dict(config.parse_assignment(each) for each in options["assignments"]),
+        options["data"],
+    )
     if options["dry_run"]:
         _dry_run(expand(asked), as_json=as_json)
         return

@@ -7,11 +7,9 @@ import json
 from typing import Any
 
 import click
-import torch
 
 from roundelay.cli.screen.plain_tables import keep_whole, plain_console, plain_table, wide_option
 from roundelay.cli.strategies import hyperparameters
-from roundelay.models import MODELS, build_model
 
 INPUTS, OUTPUTS = 40, 2000  # sizes for which parameters are counted
 EPILOG = """\b
@@ -28,6 +26,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str | None, *, wide: bool, as_json: bool) -> None:
     """List the acoustic models, or show the settings and presets of NAME."""
+    from roundelay.models import MODELS
+
     if name is not None:
         MODELS.find(name, "model")
         described = describe(name)
@@ -39,6 +39,8 @@ def command(name: str | None, *, wide: bool, as_json: bool) -> None:
 
 def describe(name: str) -> dict[str, Any]:
     """Return name, summary, settings and presets of a model as JSON values."""
+    from roundelay.models import MODELS
+
     kind = MODELS[name]
     text = inspect.getdoc(kind) or ""
     return {
@@ -55,6 +57,10 @@ def describe(name: str) -> dict[str, Any]:
 
 def _parameters(name: str, preset: str) -> int:
     """Count the parameters without allocating them."""
+    import torch
+
+    from roundelay.models import build_model
+
     with torch.device("meta"):
         model = build_model({"name": name, "preset": preset}, INPUTS, OUTPUTS)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from roundelay import config
+from roundelay.cli.screen.file_names import complete
 from roundelay.cli.screen.plain_tables import wide_option
 from roundelay.errors import SettingsError
 from roundelay.planning.cluster_profiles import PROFILES, find_cluster, profile_names
@@ -26,7 +27,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("cluster", required=False)
+@click.argument("cluster", required=False, shell_complete=complete("cluster"))
 @click.option("--learners", "sizes", multiple=True, type=int, help="May be repeated; default: the cluster's size.")
 @click.option("--strategy", "names", multiple=True, help="May be repeated; default: the nine of the papers.")
 @click.option("--all", "everything", is_flag=True, help="Plan all strategies.")

@@ -9,14 +9,14 @@ import re
 import types
 import typing
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from roundelay.cli.screen.plain_tables import NARROW, keep_whole, plain_console, plain_table, wide_option
-from roundelay.strategies import STRATEGIES, find
-from roundelay.strategies.compression import COMPRESSIONS, Compression
-from roundelay.strategy import Strategy
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from roundelay.strategy import Strategy
 
 EPILOG = """\b
 Examples:
@@ -51,6 +51,8 @@ SIGNS = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str | None, *, wide: bool, as_json: bool) -> None:
     """List the strategies with their papers, or show the equations and hyperparameters of NAME."""
+    from roundelay.strategies import STRATEGIES, find
+
     if name is not None:
         described = describe(name, find(name))
         print(json.dumps(described)) if as_json else _show(described, wide=wide)
@@ -82,6 +84,8 @@ def _paper(text: str) -> str:
 
 def hyperparameters(kind: type[Any], prefix: str = "") -> list[dict[str, Any]]:
     """List a settings class's fields: name, type, default, and the comment beside it."""
+    from roundelay.strategies.compression import COMPRESSIONS, Compression
+
     hints, said = typing.get_type_hints(kind), _comments(kind)
     listed: list[dict[str, Any]] = []
     for field in dataclasses.fields(kind):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from roundelay import config
 from roundelay.cli.screen.plain_tables import fits, keep_whole, plain_console, plain_table
 from roundelay.cli.screen.progress_bars import ProgressDisplay
 from roundelay.cli.screen.time_left import TimeLines
+from roundelay.files import finite_json
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
 from roundelay.planning.cluster_plan import ClusterPlan
 from roundelay.planning.frames_to_target import Needed
@@ -86,17 +86,8 @@ def plain(made: ClusterPlan) -> dict[str, Any]:
         ],
         "answer": [line for plan in plans for line in answer(plan)],
     }
-    finite: dict[str, Any] = _finite(whole)
+    finite: dict[str, Any] = finite_json(whole)
     return finite
-
-
-def _finite(value: Any) -> Any:
-    """Return a value with None for what JSON has no number for: an end that never comes, a rate of nothing."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(made: ClusterPlan, *, hours: float | None, wide: bool = False) -> None:
