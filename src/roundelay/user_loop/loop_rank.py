@@ -25,7 +25,7 @@ REST = 2
 """Where a standing says whether the learner is at rest."""
 
 
-class Follower(Protocol):
+class LoopFollower(Protocol):
     """The learner in a user loop, as its rank sees it when learners are lost or come back."""
 
     @property
@@ -57,7 +57,7 @@ class LoopRank:
         *,
         schedule: Schedule | None = None,
         saver: Saver | None = None,
-        follower: Follower | None = None,
+        follower: LoopFollower | None = None,
         waits: bool = False,
     ) -> None:
         self.runtime, self._follower = runtime, follower
