@@ -251,3 +251,21 @@ def test_overlapped_buckets_give_the_same_weights_sooner() -> None:
     parts = simulated(tiny_job(Synchronous(bucket_bytes=100)), 4, cluster)
     assert torch.equal(whole.consensus, parts.consensus)
     assert parts.seconds < 0.9 * whole.seconds
+
+
+def test_bfloat16_computes_in_it_and_keeps_float32_weights() -> None:
+    seen = []
+
+    def trained(precision: Any) -> Tensor:
+        job = tiny_job(Synchronous(), precision=precision, minibatches=120)
+        loss = job.task.loss
+        job.task.loss = lambda module, batch: seen.append(module(batch[0]).dtype) or loss(module, batch)  # type: ignore[method-assign, func-returns-value]
+        outcome = simulated(job, 2)
+        assert outcome.trainings[0].scores["loss"] < 1.2
+        return outcome.consensus
+
+    wide, narrow = trained("float32"), trained("bfloat16")
+    assert set(seen) == {torch.float32, torch.bfloat16}
+    assert narrow.dtype == torch.float32
+    assert not torch.equal(wide, narrow)
+    torch.testing.assert_close(wide, narrow, rtol=0.1, atol=0.1)
