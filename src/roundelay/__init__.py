@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from roundelay.planning.cluster_plan import ClusterPlan, plan
     from roundelay.runtimes.cluster import Cluster
     from roundelay.speech.decoding.split_decoding import decode_run as decode
+    from roundelay.strategies import make_strategy
     from roundelay.strategies.adpsgd import ADPSGD
     from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
     from roundelay.strategies.adpsgd_random import RandomADPSGD
@@ -93,6 +94,7 @@ __all__ = [
     "compare",
     "decode",
     "join",
+    "make_strategy",
     "plan",
     "replay",
     "resume",
@@ -140,6 +142,7 @@ _HOMES = {
     "compare": "own_models.own_study",
     "decode": "speech.decoding.split_decoding:decode_run",
     "join": "user_loop.joined_learner",
+    "make_strategy": "strategies",
     "plan": "planning.cluster_plan",
     "replay": "own_models.program_replay",
     "resume": "experiment.continuation",
