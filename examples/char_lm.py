@@ -9,7 +9,7 @@ from torch import nn
 
 import roundelay
 
-WINDOW, BATCH, ACCUMULATE, STEPS, RATE = 32, 8, 4, 60, 3e-3
+WINDOW, BATCH, ACCUMULATE, STEPS, RATE = 32, 8, 4, 48, 3e-3
 
 text = Path(nn.functional.__file__).read_text(encoding="utf-8")
 chars = sorted(set(text))

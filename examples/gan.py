@@ -7,7 +7,7 @@ from torch import nn
 
 import roundelay
 
-STEPS, BATCH, NOISE = 300, 64, 4
+STEPS, BATCH, NOISE = 240, 64, 4
 
 torch.manual_seed(0)
 angles = 2 * torch.pi * torch.rand(STEPS * BATCH)

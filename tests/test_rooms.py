@@ -35,7 +35,7 @@ LAYERS = [
     speech.decoding
     tasks
     experiment user_loop
-    planning theory study
+    planning theory study lightning
     report
     own_models
     cli
@@ -59,6 +59,7 @@ APART = {
 # tests of a subject that spans modules,
 SUBJECTS = {
     "test_doctests.py": "examples in all docstrings",
+    "test_examples.py": "the programs in examples/",
     "test_fuzzing.py": "all readers of files",
     "test_ranges.py": "every number that a setting or an option takes",
     "test_names_from_files.py": "names in files that become paths, in every importer and exporter",

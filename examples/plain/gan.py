@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-STEPS, BATCH, NOISE = 300, 64, 4
+STEPS, BATCH, NOISE = 240, 64, 4
 
 torch.manual_seed(0)
 angles = 2 * torch.pi * torch.rand(STEPS * BATCH)

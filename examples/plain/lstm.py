@@ -7,7 +7,7 @@ from torch import nn
 
 COLUMNS, LENGTH, EPOCHS, RATE = 16, 24, 3, 4.0
 
-text = Path(nn.functional.__file__).read_text(encoding="utf-8")[:40_000]
+text = Path(nn.functional.__file__).read_text(encoding="utf-8")[:30_000]
 chars = sorted(set(text))
 codes = torch.tensor([chars.index(char) for char in text])
 columns = codes[: len(codes) // COLUMNS * COLUMNS].reshape(COLUMNS, -1).T  # each column is a text of its own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roundelay import config
+from roundelay.config import build_named
 from roundelay.plugins import Registry
 from roundelay.strategies.adpsgd import ADPSGD
 from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
@@ -85,4 +85,4 @@ def make_strategy(name: str, **settings: Any) -> Strategy:
     >>> make_strategy("bmuf", block=20).block
     20
     """
-    return config.build_named(STRATEGIES, {"name": name} | settings, "strategy")
+    return build_named(STRATEGIES, {"name": name} | settings, "strategy")
