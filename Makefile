@@ -6,7 +6,7 @@ WORKERS ?= 2
 WITH_FRAMEWORKS := tests/test_examples.py tests/test_lightning.py tests/runs/test_wandb_logs.py tests/runs/test_mlflow_logs.py
 ON_PROCESSES := tests/runtimes/processes/test_process_runtime.py tests/study/test_scheduler.py
 
-.PHONY: demo test test-fast test-frameworks coverage coverage-quick check fix bench docs faults audit
+.PHONY: demo test test-fast test-frameworks coverage coverage-quick check fix bench docs faults audit reproduce
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -71,6 +71,10 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/prediction.py
 	$(BIN)/python benchmarks/timing_only.py
+
+# One claim of the papers, tried again, with its page: make reproduce CLAIM=C09
+reproduce: .venv/ready
+	$(BIN)/python benchmarks/reproduce.py $(CLAIM)
 
 docs: .venv/ready
 	$(BIN)/python docs/build.py build/docs

@@ -24,7 +24,7 @@ STRATEGIES = ("bmuf", "adpsgd", "easgd")
 def numbers(words: list[str], folder: Path) -> list[list[float]]:
     """Run a program; return the loss of each run, and what it says beside it."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=115, env=environment, cwd=folder)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     lines = re.findall(r"^loss .*", done.stdout, re.MULTILINE)
     return [[float(number) for number in re.findall(r"\d+\.\d+", line)] for line in lines]
@@ -40,6 +40,7 @@ def on_two(program: Path, *strategies: str, folder: Path, python: str = sys.exec
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # on a machine that has other things to do
 @pytest.mark.parametrize("name", [*LEARNED, *WITH_FRAMEWORKS])
 def test_a_port_learns_what_the_plain_program_learns(
     name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

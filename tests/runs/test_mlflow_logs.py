@@ -36,5 +36,5 @@ def test_a_store_of_files_has_the_numbers(tmp_path: Path) -> None:
 
 def test_mlflow_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(MissingExtra, match=r"roundelay\[mlflow\]"):
+    with pytest.raises(MissingExtra, match=r"\[mlflow\]"):
         MlflowLogs("speech", tmp_path, {})

@@ -25,7 +25,7 @@ def run_there(*words: str, folder: Path, learners: int = 0, environment: dict[st
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(learners)] if learners else []
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "default"}
     done = subprocess.run(
-        [python, *torchrun, *words], capture_output=True, text=True, timeout=115, cwd=folder,
+        [python, *torchrun, *words], capture_output=True, text=True, timeout=280, cwd=folder,
         env=os.environ | quiet | (environment or {}),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
