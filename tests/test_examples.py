@@ -66,3 +66,18 @@ def test_ports_are_short(root: Path) -> None:
     for twin in (root / "examples" / "plain").glob("*.py"):
         port = root / "examples" / twin.name
         assert len(port.read_text(encoding="utf-8").splitlines()) <= 60, port.name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # on a machine that has other things to do
+def test_a_users_own_model_is_simulated_compared_and_planned(root: Path, tmp_path: Path) -> None:
+    words = [sys.executable, str(root / "examples" / "simulate_own_model.py"), "here"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rule, run, own, compared, planned = done.stdout.splitlines()
+    assert rule.startswith("bmuf with 64 learners: rate x ")
+    assert float(run.split()[1]) < 0.5  # of four classes
+    assert own.startswith("own strategy: error 0.")
+    assert compared.startswith("3 runs compared: ")  # two strategies, and one learner
+    assert planned.startswith("64 learners: ")
+    assert all((tmp_path / "here" / name / "report.html").exists() for name in ("run", "study"))
