@@ -27,7 +27,7 @@ test-fast: .venv/ready
 .venv-frameworks/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-frameworks
 	.venv-frameworks/bin/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[speech,synthetic,lightning,accelerate,transformers,lhotse,wandb,mlflow]'
+		--editable '.[speech,synthetic,lightning,accelerate,lhotse,wandb,mlflow]'
 	touch $@
 
 test-frameworks: .venv/ready .venv-frameworks/ready
