@@ -61,6 +61,10 @@ APART = {
 SUBJECTS = {
     "test_doctests.py": "examples in all docstrings",
     "test_examples.py": "the programs in examples/",
+    "test_site.py": "the pages of docs/",
+    "test_tutorial.py": "the commands of docs/tutorial.md",
+    "test_pages.py": "commands and code in all pages",
+    "test_readme.py": "the commands of README.md",
     "test_fuzzing.py": "all readers of files",
     "test_ranges.py": "every number that a setting or an option takes",
     "test_names_from_files.py": "names in files that become paths, in every importer and exporter",

@@ -7,6 +7,8 @@ from xdist.scheduler import LoadScopeScheduling
 ONE_BY_ONE = (
     "tests/cli/test_calibrate.py::test_record_here",
     "tests/cli/test_compare.py",
+    "tests/test_tutorial.py",
+    "tests/test_readme.py",
     "tests/cli/test_mistakes.py",
     "tests/cli/test_demo.py::test_a_miniature",
     "tests/cli/test_replay.py",
