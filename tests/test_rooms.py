@@ -109,6 +109,7 @@ ELSEWHERE = {
     "runtimes.processes.transport.torch_communicator": (
         "beside shared memory in runtimes/processes/transport/test_shared_memory_communicator.py"
     ),
+    "user_loop.script_process": "a process of its own, by user_loop/test_script_launcher.py",
     "runtimes.mpi.collectives": RANKS,
     "runtimes.mpi.mpi_communicator": RANKS,
     "runtimes.mpi.mpi_launcher": RANKS,
