@@ -33,7 +33,7 @@ from roundelay.user_loop.acts import Acts
 from roundelay.user_loop.hosted_servers import HostedServers, ServerLearner
 from roundelay.user_loop.loaders import SharedLoader
 from roundelay.user_loop.loop_rank import LoopRank
-from roundelay.user_loop.module_learner import ModuleLearner
+from roundelay.user_loop.module_learner import ModuleLearner, move_model
 from roundelay.user_loop.runtime_detection import Seats
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ def join(
     nonfinite: Literal["stop", "skip"] = "stop",
     checkpoints: str | Path | None = None,
     record: str | Path | None = None,
+    device: str | None = None,
     runtime: Runtime | None = None,
 ) -> JoinedLearner:
     """Make this process a learner of the run that its launcher or its process group describes, or of a run alone.
@@ -64,6 +65,8 @@ def join(
     A gradient that is not finite stops the run; with ``nonfinite="skip"`` its step is left out.
     With ``checkpoints``, a folder, `JoinedLearner.epochs` saves the state of all learners there after each epoch, and a
     job that is started again continues from it.
+    With ``device``, ``"auto"`` or the name of an accelerator, the model is moved to this process's device, and `share`
+    moves minibatches there; without it all stays where it is.
     With ``record``, a folder that may be the same, a record of all computation, communication and waiting is written
     there, for ``roundelay watch`` and ``roundelay calibrate``.
 
@@ -90,10 +93,12 @@ def join(
         Path(checkpoints).mkdir(parents=True, exist_ok=True)
         saver = Saver(Path(checkpoints))
         resumed = bool(saver.checkpoints.positions())
+    if device is not None:
+        move_model(model, optimizer, device)
     learner = ModuleLearner(model, optimizer, clip=clip)
     try:
         seats = None if runtime is not None else Seats(strategy.servers, folder, resumed=resumed)
-        return JoinedLearner(
+        joined = JoinedLearner(
             learner,
             strategy,
             runtime,
@@ -104,6 +109,8 @@ def join(
             saver=saver,
             folder=folder,
         )
+        joined.batch_device = learner.weights.device if device is not None else None
+        return joined
     except BaseException:
         learner.release()
         raise
@@ -141,6 +148,9 @@ class JoinedLearner:
     The strategy lock is released whenever the user's code runs, so that requests of other learners are served at any
     time.  At rest, between two loops, the model has the consensus, and this learner's own weights are set aside.
     """
+
+    batch_device: torch.device | None = None
+    """Where `share` moves minibatches; ``None``: they stay where they are."""
 
     def __init__(
         self,
