@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from roundelay.planning.cluster_plan import ClusterPlan, plan
     from roundelay.runtimes.cluster import Cluster
     from roundelay.speech.decoding.split_decoding import decode_run as decode
+    from roundelay.strategies import make_strategy
     from roundelay.strategies.adpsgd import ADPSGD
     from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
     from roundelay.strategies.adpsgd_random import RandomADPSGD
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from roundelay.task import Task
     from roundelay.tasks.model_task import ModelTask
     from roundelay.user_loop.joined_learner import JoinedLearner, join
+    from roundelay.user_loop.script_launcher import LaunchedRun, launch
 
 __all__ = [
     "ADPSGD",
@@ -70,6 +72,7 @@ __all__ = [
     "GossipPGA",
     "Hierarchical",
     "JoinedLearner",
+    "LaunchedRun",
     "Learner",
     "ModelComparison",
     "ModelTask",
@@ -93,6 +96,8 @@ __all__ = [
     "compare",
     "decode",
     "join",
+    "launch",
+    "make_strategy",
     "plan",
     "replay",
     "resume",
@@ -118,6 +123,7 @@ _HOMES = {
     "GossipPGA": "strategies.gossip_pga",
     "Hierarchical": "strategies.hierarchical",
     "JoinedLearner": "user_loop.joined_learner",
+    "LaunchedRun": "user_loop.script_launcher",
     "Learner": "learner",
     "ModelComparison": "own_models.own_study",
     "ModelTask": "tasks.model_task",
@@ -140,6 +146,8 @@ _HOMES = {
     "compare": "own_models.own_study",
     "decode": "speech.decoding.split_decoding:decode_run",
     "join": "user_loop.joined_learner",
+    "launch": "user_loop.script_launcher",
+    "make_strategy": "strategies",
     "plan": "planning.cluster_plan",
     "replay": "own_models.program_replay",
     "resume": "experiment.continuation",

@@ -11,6 +11,7 @@ ONE_BY_ONE = (
     "tests/test_readme.py",
     "tests/cli/test_mistakes.py",
     "tests/cli/test_demo.py::test_a_miniature",
+    "tests/cli/test_launch.py",
     "tests/cli/test_replay.py",
     "tests/cli/test_resume.py",
     "tests/cli/test_train.py",
@@ -32,12 +33,15 @@ ONE_BY_ONE = (
     "tests/strategies/test_contract_processes.py",
     "tests/study/test_scheduler.py",
     "tests/tasks/test_every_model.py::test_on_two_processes",
+    "tests/test_examples.py",
+    "tests/test_lightning.py",
     "tests/training/test_device_costs.py",
     "tests/training/test_fingerprint.py::test_on_processes",
     "tests/training/test_model_selection.py::test_processes",
     "tests/user_loop/test_joined_learner.py::test_a_loop_of_ones_own",
     "tests/user_loop/test_joined_learner.py::test_loops_after_one_another",
     "tests/user_loop/test_joined_learner.py::test_the_example",
+    "tests/user_loop/test_script_launcher.py",
 )
 """Tests that start learners on processes, kill and stop them, or measure how long something takes: how they begin."""
 
