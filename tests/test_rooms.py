@@ -23,8 +23,8 @@ LAYERS = [
     line.split()
     for line in """
     errors _version files config plugins devices included_files
-    runs
-    chunks|communicator|learner|strategy|task|runtime
+    runs vectors
+    communicator|learner|strategy|task|runtime
     strategies optim models
     training runtimes formats
     runtimes.processes.transport runtimes.simulator runtimes.mpi corpora
@@ -42,7 +42,7 @@ LAYERS = [
     cli
     """.strip().splitlines()
 ]
-GROUND, CONTRACT, FACADE = LAYERS[0], "chunks|communicator|learner|strategy|task|runtime", ("", "__main__")
+GROUND, CONTRACT, FACADE = LAYERS[0], "communicator|learner|strategy|task|runtime", ("", "__main__")
 
 # Rooms in different layers that still do not import each other: left never imports right, nor right left.
 APART = {

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from roundelay.chunks import move_towards
 from roundelay.errors import SettingsError
+from roundelay.vectors.chunks import move_towards
 
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator

@@ -235,7 +235,7 @@ def test_no_deadlock_in_many_speed_patterns(case: str) -> None:
 ALLOWED = {
     *("__future__", "collections.abc", "dataclasses", "math", "torch", "typing"),
     *(
-        "roundelay.chunks",
+        "roundelay.vectors.chunks",
         "roundelay.communicator",
         "roundelay.config",
         "roundelay.errors",

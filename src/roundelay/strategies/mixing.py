@@ -15,10 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from roundelay.chunks import combine
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import Edge, Topology
+from roundelay.vectors.chunks import combine
 
 Weighting = Literal["uniform", "metropolis"]
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.chunks import combine
 from roundelay.config import Seed
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import FixedGraph, Topology, find_topology
 from roundelay.strategy import Strategy
+from roundelay.vectors.chunks import combine
 
 
 @dataclass

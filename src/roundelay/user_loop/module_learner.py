@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from roundelay.chunks import add_change, copy_to, same_bits, take_over
 from roundelay.communicator import Communicator
 from roundelay.devices import choose_device, use_device
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner, Slot
+from roundelay.vectors.chunks import add_change, copy_to, same_bits, take_over
 
 _trained: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 """The parameters that a joined optimizer trains; a second one would undo its work."""

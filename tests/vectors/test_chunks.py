@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from roundelay import chunks
+from roundelay.vectors import chunks
 
 LENGTHS = [1, 1000, 3 * chunks.CHUNK_BYTES // 4 + 17]
 
