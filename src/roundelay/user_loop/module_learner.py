@@ -130,6 +130,11 @@ class ModuleLearner(Learner):
                     raise SettingsError(
                         f"{place.name} had the shape {[*home.shape]} and has {[*now.shape]} now: call join again"
                     )
+                if (now.dtype, now.device) != (home.dtype, home.device):
+                    raise SettingsError(
+                        f"{place.name} was {home.dtype} on {home.device} and is {now.dtype} on {now.device} now: "
+                        "call model.to() before join"
+                    )
                 home.copy_(now.data)
                 place.tensor.data = home
 
@@ -138,7 +143,7 @@ class ModuleLearner(Learner):
         given, tail = self._given, self.tail
         if given is not None:
             for place in self._narrow:
-                place.view(self.snapshot).copy_(place.tensor)
+                place.view(self.snapshot).copy_(place.tensor.detach())
             torch.sub(self.snapshot[:tail], given[:tail], out=given[:tail])
             self.weights[:tail].add_(given[:tail])
             if self.keeps_edits and bool(given[:tail].any()):
@@ -166,7 +171,7 @@ class ModuleLearner(Learner):
         self.snapshot.copy_(vector)
         for place in self._narrow:
             place.tensor.data.copy_(place.view(self.snapshot))
-            place.view(self.snapshot).copy_(place.tensor)
+            place.view(self.snapshot).copy_(place.tensor.detach())
         if self._given is not None:
             self._given.copy_(self.snapshot)
         if self._buffers:
