@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from roundelay.training.budget import Claim
 B = TypeVar("B")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+Purpose = Literal["begins a loop", "takes a step without share()", "ends an epoch", "closes its learner"]
+"""What a learner does next between two loops."""
 
 MAX_DIGEST_BYTES = 1 << 16  # of a tensor, when the first minibatches of learners are compared
 
@@ -62,6 +65,9 @@ class Sharer(Protocol):
 
     def come_to_rest(self) -> None:
         """Come to rest, if a loop was left early."""
+
+    def meet(self, purpose: Purpose) -> set[Purpose]:
+        """Wait for all learners between two loops; raise if they do not do the same."""
 
     def begin(self, minibatches: int) -> int:
         """Begin a loop; return the number of its first minibatch."""
@@ -136,6 +142,7 @@ class SharedLoader(Generic[B]):
         learner, loader = self._learner, self._loader
         with learner.inside():
             learner.come_to_rest()  # a loop may have been left early
+            learner.meet("begins a loop")
             self._own, order, taken, note = learner.run(self._divide(learner.learners_comm))
             self._first = learner.begin(0 if self._own else len(order))
         self._say(note)
