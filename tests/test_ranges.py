@@ -4,73 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import inspect
-import math
-import pkgutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import roundelay
 from command_line import call
+from odd_settings import HUGE, INSIDE, KINDS, NEEDED, ODD, OTHERS, SECTIONS, SMALL, trained
 from roundelay import config
 from roundelay.errors import RoundelayError, SettingsError
-from roundelay.experiment.run_training import train
 from roundelay.models import MODELS
 from roundelay.optim.schedules import SCHEDULES
 from roundelay.strategies import STRATEGIES
-from roundelay.strategies.compression import COMPRESSIONS, Compression
-from roundelay.strategy import Strategy
-from roundelay.task import Task
+from roundelay.strategies.compression import COMPRESSIONS
 
 TINY = Path(__file__).parent.parent / "experiments/tiny.toml"
-ODD: list[Any] = [
-    math.nan, math.inf, -math.inf, 0, -1, 0.0, -1.0, 1, 0.5, 3, 1e-300, -1e308, 1e308, 10**15, 10**30, -(10**30),
-    2**63, True, "fast", "", [], {}, [math.nan], [math.inf], [0], [-1], [10**30], ["fast"], [[]], {"fast": 1},
-]  # fmt: skip
-HUGE: list[Any] = [math.nan, -math.inf, 1e308, -1e308, 10**40, -(10**40)]
-NEEDED: dict[str, dict[str, Any]] = {
-    "ExponentialDecay": {"frames": 10.0},
-    "WarmupAnneal": {"warmup_frames": 10.0, "every_frames": 5.0},
-    "Pauses": {"every_seconds": 1.0, "seconds": 0.1},
-    "Straggler": {"learner": 0, "factor": 2.0},
-    "SlowLink": {"learner": 0, "factor": 2.0},
-    "Fault": {"learner": 0, "at_seconds": 1.0},
-    "Stop": {"learner": 0, "at_seconds": 1.0, "seconds": 1.0},
-    "NetworkPartition": {"learners": [0], "at_seconds": 1.0, "seconds": 1.0},
-    "PlannedFault": {"what": "slow", "targets": [0]},
-    "Budget": {"minibatches_per_epoch": 4, "total": 8},
-    "Experiment": {"task": {"name": "tiny"}},
-    "TargetSettings": {"value": 0.5},
-    "Study": {"experiment": {}, "strategies": ["bmuf"], "target": {"value": 0.5}},
-}
-"""What a class must be given, by its name."""
-OTHERS = {"Pruning", "Weights", "Windows", "FeatureSettings", "GmmSettings", "IvectorSettings", "LanguageSettings"}
-OTHERS |= {"LexiconSettings", "PrepareSettings", "Decoding", "MomentumRamp", "FisherSettings"}
-"""Classes of settings that have another base."""
-
-
-def settings_classes() -> dict[str, type[Any]]:
-    """Return every class of settings in the package, by its name."""
-    for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
-        if "__main__" not in module.name:
-            importlib.import_module(module.name)
-    ours = [module for name, module in sys.modules.items() if name.startswith("roundelay.")]
-    return {
-        kind.__name__: kind
-        for module in ours
-        for kind in vars(module).values()
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        if issubclass(kind, (config.Settings, Strategy, Task, Compression)) or kind.__name__ in OTHERS
-        if kind.__module__.startswith("roundelay.")
-    }
-
-
-KINDS = settings_classes()
 
 
 def test_every_class_of_settings_is_walked() -> None:
@@ -168,40 +118,6 @@ def refused(on: str, assignment: str, said: str, out: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
     assert said in result.stderr
     assert not out.exists()
-
-
-SMALL: dict[str, Any] = {
-    "learners": 2,
-    "task": {"name": "tiny", "frames_per_epoch": 64, "batch": 8, "hidden": [4]},
-    "budget": {"minibatches": 4},
-}
-SECTIONS: dict[str, tuple[type[Any], dict[str, Any]]] = {
-    **{f"strategy {name}": (kind, {"name": name}) for name, kind in STRATEGIES.items()},
-    **{f"schedule {name}": (kind, {"name": name} | NEEDED.get(kind.__name__, {})) for name, kind in SCHEDULES.items()},
-    "task": (KINDS["Tiny"], SMALL["task"]),
-    "budget": (KINDS["BudgetSettings"], {}),
-    "batch": (KINDS["BatchSettings"], {}),
-    "cluster": (KINDS["Cluster"], {}),
-    "guard": (KINDS["GuardSettings"], {}),
-    "keep": (KINDS["KeepSettings"], {}),
-    "checkpoint": (KINDS["CheckpointSettings"], {}),
-    "record": (KINDS["RecordSettings"], {}),
-    "rate": (KINDS["RateSettings"], {"scale": "learners"}),
-    "natural_gradient": (KINDS["NaturalGradientSettings"], {"rank_in": 2, "rank_out": 2}),
-}
-"""The tables of an experiment, each with its class and with what it must have."""
-INSIDE = {"compute": "Compute", "intra_node": "NetworkLink", "compute.pauses": "Pauses"}
-INSIDE |= {"stragglers": "Straggler", "faults": "Fault", "stops": "Stop", "slow_links": "SlowLink"}
-"""The tables inside of a cluster."""
-
-
-def trained(experiment: dict[str, Any]) -> bool:
-    """Tell whether an experiment is valid; anything but an error of ours is a traceback."""
-    try:
-        train(experiment, on="simulator")
-    except RoundelayError as error:
-        return not str(error).strip()
-    return True
 
 
 def test_the_small_experiment_trains() -> None:

@@ -22,7 +22,7 @@ MODULES_AT_THE_TOP, MODULES_IN_A_ROOM = 14, 24
 LAYERS = [
     line.split()
     for line in """
-    errors _version files config plugins
+    errors _version files config plugins included_files
     runs
     communicator|learner|strategy|task|runtime
     strategies optim models
@@ -38,6 +38,7 @@ LAYERS = [
     planning theory study
     report
     own_models
+    cli.screen
     cli
     """.strip().splitlines()
 ]
@@ -66,6 +67,7 @@ SUBJECTS = {
     "test_rooms.py": "the tree itself",
     "test_security.py": "all of the source",
     "test_xdist_schedule.py": "the tests themselves",
+    "cli/test_mistakes.py": "what every command says to wrong input",
     "cli/test_light_imports.py": "all commands that need no torch",
     "models/test_model_contract.py": "what every model must keep",
     "report/test_report_browser.py": "the page in a real browser",

@@ -108,7 +108,7 @@ def test_a_port_in_use(tiny: str, tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        words = ("--rendezvous", where, "--hosts", "2", "--learners", "2")
+        words = ("--rendezvous", where, "--hosts", "2", "--learners", "2", "--token", "secret")
         done = call("train", tiny, "--out", str(tmp_path / "run"), *words)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == f"roundelay: rendezvous {where}: the port is in use; choose another"

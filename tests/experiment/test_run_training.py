@@ -68,6 +68,18 @@ def test_a_table_gets_the_rule_of_its_strategy() -> None:
     assert [job.schedule()(frames) for frames in (0, 256, 512)] == [0.25, 0.625, 1.0]
 
 
+def test_ranks_that_others_start_count_for_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = {"RANK": "1", "WORLD_SIZE": "5", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    for name, value in world.items():
+        monkeypatch.setenv(name, value)
+    made = configured(strategy="easgd")  # one of the five serves
+    assert made.learners == 4
+    assert made.rate is not None
+    assert made.rate.chosen.startswith("easgd with 4 learners: rate x 4")
+    assert configured(strategy="averaging", learners=2).learners == 5
+    assert configure(TINY, Changes(strategy="easgd"), on="simulator").rate is None
+
+
 def test_what_the_user_sets_is_kept() -> None:
     one = configured(strategy="bmuf")
     assert (one.rate, one.strategy) == (None, BMUF())

@@ -7,6 +7,7 @@ from xdist.scheduler import LoadScopeScheduling
 ONE_BY_ONE = (
     "tests/cli/test_calibrate.py::test_record_here",
     "tests/cli/test_compare.py",
+    "tests/cli/test_mistakes.py",
     "tests/cli/test_demo.py::test_a_miniature",
     "tests/cli/test_replay.py",
     "tests/cli/test_resume.py",

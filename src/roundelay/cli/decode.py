@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from roundelay.cli.progress_bars import bars
+from roundelay.cli.screen.progress_bars import bars
 
 EPILOG = """\b
 Examples:

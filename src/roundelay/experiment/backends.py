@@ -320,6 +320,23 @@ def choose_backend(
     return ExternalRank(experiment, out, options, observer, world)
 
 
+def started_ranks(on: On) -> int | None:
+    """Return how many ranks torchrun, Slurm or mpiexec has started; None if we start the learners."""
+    if on == "mpi":
+        from roundelay.runtimes.mpi import mpi_runtime
+
+        if not mpi_runtime.under_mpi():
+            return None
+        mpi_runtime.require()
+        from mpi4py import MPI
+
+        return int(MPI.COMM_WORLD.size)
+    from roundelay.runtimes.processes import environment
+
+    world = environment.find() if on == "processes" else None
+    return world.size if world is not None else None
+
+
 def _refuse_faults(options: RunOptions, where: str) -> None:
     if options.faults is not None and options.faults.events:
         raise SettingsError(f"--faults: learners that {where} has started are not ours to disturb; use its own means")

@@ -15,12 +15,13 @@ from torch import nn
 
 from roundelay import config
 from roundelay.errors import SettingsError
-from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend
+from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend, started_ranks
 from roundelay.experiment.learner_entry import Result, Tensors
 from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
 from roundelay.experiment.settings import BuildExperiment, Experiment, assign, build_by_rule, build_experiment
 from roundelay.files import remove_unfinished
+from roundelay.included_files import Kind, find_file, read_extended
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Clock
 from roundelay.runtimes.cluster import Cluster, Straggler
@@ -129,13 +130,16 @@ def configure(
     if changes.debug:
         table["debug"] = True
     if changes.cluster is not None:
-        table["cluster"] = _table(changes.cluster)
+        table["cluster"] = _table(changes.cluster, "cluster")
     if changes.learners_per_node is not None:
         table.setdefault("cluster", {})["learners_per_node"] = changes.learners_per_node
         if table.get("strategy", {}).get("name") == "hierarchical":
             table["strategy"]["learners_per_node"] = changes.learners_per_node
     for key, value in changes.settings.items():
         assign(table, key, value)
+    if (ranks := started_ranks(on)) is not None:
+        servers = config.build_named(STRATEGIES, table.get("strategy", "synchronous"), f"{where}: strategy").servers
+        table["learners"] = max(1, ranks - servers)  # as the backend has it; the rule depends on it
     strategy = _as_table("strategy", table.get("strategy", {}))
     if strategy.get("name") == "hierarchical" and "learners_per_node" not in strategy:
         nodes = _nodes(table, on, options)
@@ -145,8 +149,13 @@ def configure(
     return build_by_rule(table, where, build)
 
 
-def _table(given: Path | str | Mapping[str, Any]) -> dict[str, Any]:
-    table: dict[str, Any] = config.resolve(given, Path()) if isinstance(given, Mapping) else config.read(Path(given))
+def _table(given: Path | str | Mapping[str, Any], kind: Kind = "experiment") -> dict[str, Any]:
+    table: dict[str, Any] = (
+        config.resolve(given, Path()) if isinstance(given, Mapping) else read_extended(find_file(kind, given), kind)
+    )
+    if kind == "experiment" and "strategies" in table and "task" not in table:
+        where = "this table" if isinstance(given, Mapping) else str(given)
+        raise SettingsError(f"{where}: a study, not an experiment; use roundelay compare for it")
     return table
 
 

@@ -6,6 +6,11 @@ not forked, so they inherit neither open files nor threads.
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -35,9 +40,7 @@ class WorkerPool:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         if self.jobs > 1:
-            self._pool = ProcessPoolExecutor(
-                self.jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-            )
+            self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_prepare_process)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,11 +58,37 @@ class WorkerPool:
             return
         waiting: deque[Future[Any]] = deque()
         for chunk in chunks:
-            waiting.append(self._pool.submit(function, shared, chunk))
+            with _without_interrupts():
+                waiting.append(self._pool.submit(function, shared, chunk))
             if len(waiting) > 2 * self.jobs:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that do not notice Ctrl-C while they import; here it is noticed a moment later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare_process() -> None:
+    """Leave Ctrl-C to the parent, and end with it, also if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def in_chunks(items: Iterable[Chunk], size: Callable[[Chunk], int], least: int) -> Iterator[list[Chunk]]:

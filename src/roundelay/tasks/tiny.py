@@ -43,6 +43,7 @@ class Tiny(Task):
         self.minibatches_per_epoch = -(-self.frames_per_epoch // self.batch)
         self.nominal_frames = self.batch
         self.held_out_minibatches = 4
+        self._orders: dict[int, Tensor] = {}  # of the last epoch that was asked for
         self._train, self._held_out = self._draw(self.frames_per_epoch, 1), self._draw(1024, 2)
 
     def make_module(self) -> nn.Module:
@@ -57,8 +58,11 @@ class Tiny(Task):
 
     def load(self, epoch: int, index: int) -> Pair:
         """Return features and classes; the order of frames differs in each epoch."""
-        generator = torch.Generator().manual_seed(hash((self.data_seed, epoch, 3)) & (2**63 - 1))
-        order = torch.randperm(self.frames_per_epoch, generator=generator)
+        order = self._orders.get(epoch)
+        if order is None:
+            generator = torch.Generator().manual_seed(hash((self.data_seed, epoch, 3)) & (2**63 - 1))
+            order = torch.randperm(self.frames_per_epoch, generator=generator)
+            self._orders = {epoch: order}
         mine = order[index * self.batch : (index + 1) * self.batch]
         return self._train[0][mine], self._train[1][mine]
 

@@ -200,7 +200,7 @@ def test_ranks_that_others_start_agree_with_the_simulator_to_the_bit(launcher: s
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("pretrain rbm 2 of 2") == 1, "one of them says so"
-    run(Experiment.read(settings), tmp_path / "simulator")
+    train(settings, tmp_path / "simulator", on="simulator")
     for path in ("pretrain/model.safetensors", "model.safetensors"):
         one, other = (load_file(tmp_path / where / path) for where in ("given", "simulator"))
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -211,6 +211,7 @@ def test_several_hosts_are_refused_with_advice(tmp_path: Path) -> None:
     settings = tmp_path / "it.toml"
     settings.write_text(config.dump(experiment()))
     arguments = [str(settings), "--out", str(tmp_path / "run"), "--hosts", "2", "--rendezvous", "127.0.0.1:29999"]
+    arguments += ["--token", "secret"]
     with pytest.raises(SettingsError, match=r"pre-train on one host, .* --set pretrain.weights="):
         CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert not (tmp_path / "run").exists()
