@@ -86,6 +86,7 @@ SUBJECTS = {
     "strategies/test_straggler.py": "every strategy with a slow learner",
     "tasks/test_every_model.py": "every model under every strategy",
     "tasks/test_trained_run.py": "from prepared data to words",
+    "user_loop/test_real_loops.py": "loops as real programs have them",
 }
 # and modules without a test file of their own.
 RANKS = "starts ranks by mpiexec, as runtimes/mpi/test_mpi_runtime.py does"
