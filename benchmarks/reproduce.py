@@ -97,7 +97,9 @@ def page(name: str, claim: PaperClaim, record: Mapping[str, Any]) -> str:
         "| check | figure | wanted | seen | passed |", "|---|---|---|---|---|",
     ]  # fmt: skip
     for check in record["checks"]:
-        seen = f"{check['median']:.4g} ({check['low']:.4g} to {check['high']:.4g})"
+        seen = "both lost"
+        if check["median"] is not None:
+            seen = f"{check['median']:.4g} ({check['low']:.4g} to {check['high']:.4g})"
         yes = "yes" if check["passed"] else "no"
         lines.append(f"| {check['says']} | {check['what']}: {check['than']} | {check['wanted']} | {seen} | {yes} |")
     runs = [cell for cell in record["cells"] if not cell["trial"]]
@@ -214,7 +216,8 @@ def reproduce(name: str, studies: Path, jobs: int, data: Path | None = None) -> 
     same = not old or not (changed := differences(old, new))
     if old:
         print("all figures agree to the bit" if same else f"{len(changed)} differ from the record: {changed[0]} …")
-    record |= {key: old[key] for key in ("commit", "torch")} if old and same else _versions()
+    again = old and old["cells"] == new["cells"] and (same or new["cells"])  # judged again, not computed again
+    record |= {key: old[key] for key in ("commit", "torch")} if again else _versions()
     PAGES.mkdir(exist_ok=True)
     (PAGES / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     (PAGES / f"{name}.md").write_text(page(name, claim, record), encoding="utf-8")

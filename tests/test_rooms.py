@@ -22,7 +22,7 @@ MODULES_AT_THE_TOP, MODULES_IN_A_ROOM = 14, 24
 LAYERS = [
     line.split()
     for line in """
-    errors _version files config plugins included_files
+    errors _version files config plugins devices included_files
     runs
     communicator|learner|strategy|task|runtime
     strategies optim models
@@ -60,6 +60,9 @@ APART = {
 # tests of a subject that spans modules,
 SUBJECTS = {
     "test_doctests.py": "examples in all docstrings",
+    "test_site.py": "the pages of docs/",
+    "test_tutorial.py": "the commands of docs/tutorial.md",
+    "test_readme.py": "the commands of README.md",
     "test_fuzzing.py": "all readers of files",
     "test_ranges.py": "every number that a setting or an option takes",
     "test_names_from_files.py": "names in files that become paths, in every importer and exporter",
@@ -70,6 +73,7 @@ SUBJECTS = {
     "cli/test_mistakes.py": "what every command says to wrong input",
     "cli/test_light_imports.py": "all commands that need no torch",
     "models/test_model_contract.py": "what every model must keep",
+    "models/test_one_device.py": "every model, loss, mask, preconditioner and RBM on one device",
     "report/test_report_browser.py": "the page in a real browser",
     "report/test_report_study.py": "the report of a study, of which every module has a part",
     "runtimes/test_result_validity.py": "how long results are valid, on every runtime",
@@ -79,12 +83,14 @@ SUBJECTS = {
     "runtimes/processes/test_torch_ddp.py": "processes beside torch's own",
     "runtimes/simulator/test_fault_simulation.py": "schedules of faults",
     "strategies/test_contract.py": "what every strategy must keep",
+    "strategies/test_contract_device.py": "the same on an accelerator",
     "strategies/test_contract_processes.py": "the same on processes and under MPI",
     "strategies/test_contract_resume.py": "the same after a stop",
     "strategies/test_golden.py": "every strategy against its kept history",
     "strategies/test_oracles.py": "strategies against each other, by algebra",
     "strategies/test_straggler.py": "every strategy with a slow learner",
     "tasks/test_every_model.py": "every model under every strategy",
+    "training/test_device_costs.py": "what a step costs on an accelerator",
     "tasks/test_trained_run.py": "from prepared data to words",
     "user_loop/test_real_loops.py": "loops as real programs have them",
 }

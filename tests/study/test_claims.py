@@ -64,9 +64,15 @@ def test_lost_runs_are_infinite_and_are_counted() -> None:
     cells = [cell("fast", 1, 1.0), cell("fast", 2, None), cell("slow", 1, None), cell("slow", 2, None)]
     lost, loss = Check(FAST, SLOW, "lost", at_most=-1), Check(FAST, SLOW, at_most=0.5)
     verdict, (counted, divided) = judge(claim(lost, loss), cells)
-    assert (verdict, counted.median, divided.low, divided.high) == ("holds", -1.0, 0.0, 1.0)
-    spread = judge(claim(Check(FAST, SLOW, "spread", at_most=2.0)), cells)[1][0]
-    assert spread.median == 1.0  # both have a run that was lost
+    assert (verdict, counted.median, divided.low, divided.high) == ("holds", -1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("what", ["loss", "spread", "seconds"])
+def test_two_lost_rows_show_nothing(what: str) -> None:
+    cells = [cell("fast", 1, None), cell("slow", 1, None)]
+    for check in (Check(FAST, SLOW, what, at_most=2.0), Check(FAST, SLOW, what, at_least=0.5)):
+        verdict, (result,) = judge(claim(check), cells)
+        assert (verdict, result.median, result.passed) == ("does not hold here", None, False)
 
 
 def test_figures_of_a_run() -> None:

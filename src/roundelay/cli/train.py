@@ -52,6 +52,7 @@ Examples:
     "--on", type=click.Choice(["processes", "simulator", "mpi"]), default="processes", show_default=True,
     help="Where learners run.",
 )  # fmt: skip
+@click.option("--device", help="auto (an accelerator if there is one), cpu, or its name, such as cuda.")
 @click.option("--cluster", shell_complete=complete("cluster"), help="A simulated cluster: a file or a name.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change any setting of the experiment.")
 @click.option("--slow", multiple=True, metavar="LEARNER=FACTOR", help="Slow a learner down, to study stragglers.")
@@ -82,7 +83,8 @@ def command(experiment: str, out: Path | None, *, as_json: bool, on: On, **optio
 
     changes = Changes(
         options["data"], options["strategy"], options["learners"], options["cluster"], options["learners_per_node"],
-        options["debug"], dict(config.parse_assignment(each) for each in options["assignments"]),
+        options["debug"], dict(config.parse_assignment(each) for each in options["assignments"])
+        | ({"device": options["device"]} if options["device"] is not None else {}),
     )  # fmt: skip
     rendezvous, hosts, display = options["rendezvous"], options["hosts"], Display(as_json=as_json)
     how = RunOptions(

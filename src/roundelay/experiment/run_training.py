@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from roundelay import config
+from roundelay.devices import describe_device
 from roundelay.errors import SettingsError
 from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend, started_ranks
 from roundelay.experiment.learner_entry import Result, Tensors
@@ -321,6 +322,7 @@ def describe(experiment: Experiment, job: Job, on: str) -> dict[str, Any]:
         "minibatches": job.budget.total,
         "epochs": round(job.budget.total / job.budget.minibatches_per_epoch, 3),
         "seed": experiment.seed,
+        "device": describe_device(experiment.device, experiment.learners if on != "simulator" else 1),
     } | ({"rule": experiment.rate.chosen} if experiment.rate is not None and experiment.rate.chosen else {})
 
 

@@ -86,7 +86,7 @@ class CheckResult:
 
     check: Check
     median: float | None
-    """``None`` if a run is missing."""
+    """``None`` if a run is missing, or if both rows were lost; in that case the check has not passed."""
     low: float | None = None
     high: float | None = None
     passed: bool | None = None
@@ -108,10 +108,13 @@ def _look(check: Check, outcomes: Sequence[Outcome]) -> CheckResult:
         found = {seed: _divide(found[seed], other[seed]) for seed in found.keys() & other.keys()}
     if not found:
         return CheckResult(check, None)
-    median = statistics.median(found.values())
+    values = [value for value in found.values() if not math.isnan(value)]
+    if not values:
+        return CheckResult(check, None, passed=False)
+    median = statistics.median(values)
     above = check.at_least is None or median >= check.at_least
     below = check.at_most is None or median <= check.at_most
-    return CheckResult(check, median, min(found.values()), max(found.values()), passed=above and below)
+    return CheckResult(check, median, min(values), max(values), passed=above and below)
 
 
 def _quotients(what: str, rows: Quotient, outcomes: Sequence[Outcome]) -> dict[int, float]:
@@ -158,6 +161,6 @@ def figure(outcome: Outcome, what: str) -> float:
 
 
 def _divide(one: float, other: float) -> float:
-    if math.isinf(one) and math.isinf(other):
-        return 1.0
+    if math.isnan(one) or math.isnan(other) or (math.isinf(one) and math.isinf(other)):
+        return math.nan  # both were lost, which shows nothing
     return one / other if other else (1.0 if not one else math.inf)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from roundelay.config import Count, Fraction, Seed, Width, check_bounds, limits
+from roundelay.devices import device_of, to_device
 from roundelay.task import Scores, Task
 
 Pair = tuple[Tensor, Tensor]
@@ -72,7 +73,8 @@ class Tiny(Task):
 
     def score(self, module: nn.Module, index: int) -> Scores:
         """Return cross-entropy and errors of a quarter of the held-out frames."""
-        features, classes = (x.chunk(self.held_out_minibatches)[index] for x in self._held_out)
+        here = device_of(module)
+        features, classes = (to_device(x.chunk(self.held_out_minibatches)[index], here) for x in self._held_out)
         logits = module(features)
         loss = functional.cross_entropy(logits, classes, reduction="sum")
         errors = (logits.argmax(1) != classes).sum()

@@ -34,7 +34,7 @@ from roundelay.user_loop.acts import Acts
 from roundelay.user_loop.hosted_servers import HostedServers, ServerLearner
 from roundelay.user_loop.loaders import Purpose, SharedLoader
 from roundelay.user_loop.loop_rank import LoopRank
-from roundelay.user_loop.module_learner import ModuleLearner, check_frames, check_several
+from roundelay.user_loop.module_learner import ModuleLearner, check_frames, check_several, move_model
 from roundelay.user_loop.runtime_detection import Seats
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ def join(
     nonfinite: Literal["stop", "skip"] = "stop",
     checkpoints: str | Path | None = None,
     record: str | Path | None = None,
+    device: str | None = None,
     runtime: Runtime | None = None,
 ) -> JoinedLearner:
     """Make this process a learner of the run that its launcher or its process group describes, or of a run alone.
@@ -70,6 +71,8 @@ def join(
     A gradient that is not finite stops the run; with ``nonfinite="skip"`` its step is left out.
     With ``checkpoints``, a folder, `JoinedLearner.epochs` saves the state of all learners there after each epoch, and a
     job that is started again continues from it.
+    With ``device``, ``"auto"`` or the name of an accelerator, the model is moved to this process's device, and `share`
+    moves minibatches there; without it all stays where it is.
     With ``record``, a folder that may be the same, a record of all computation, communication and waiting is written
     there, for ``roundelay watch`` and ``roundelay calibrate``.
 
@@ -97,13 +100,15 @@ def join(
         saver = Saver(Path(checkpoints))
         resumed = bool(saver.checkpoints.positions())
     check_frames(strategy, minibatch_frames)
+    if device is not None:
+        move_model(model, optimizer, device)
     learner = ModuleLearner(model, optimizer, clip=clip)
     learner.nominal_frames = minibatch_frames or 1
     try:
         seats = None if runtime is not None else Seats(strategy.servers, folder, resumed=resumed)
         if seats is not None and seats.size > 1:
             check_several(model)
-        return JoinedLearner(
+        joined = JoinedLearner(
             learner,
             strategy,
             runtime,
@@ -114,6 +119,8 @@ def join(
             saver=saver,
             folder=folder,
         )
+        joined.batch_device = learner.weights.device if device is not None else None
+        return joined
     except BaseException:
         learner.release()
         raise
@@ -151,6 +158,9 @@ class JoinedLearner:
     The strategy lock is released whenever the user's code runs, so that requests of other learners are served at any
     time.  At rest, between two loops, the model has the consensus, and this learner's own weights are set aside.
     """
+
+    batch_device: torch.device | None = None
+    """Where `share` moves minibatches; ``None``: they stay where they are."""
 
     def __init__(
         self,

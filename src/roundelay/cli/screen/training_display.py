@@ -31,8 +31,9 @@ class Display(RunObserver):
         """Say what begins."""
         if not self.quiet:
             servers = f" and {_some(about['servers'], 'server')}" if about["servers"] else ""
+            where = f"{about['on']}, {about['device']}"
             click.echo(
-                f"{about['strategy']} on {_some(about['learners'], 'learner')}{servers} ({about['on']}): "
+                f"{about['strategy']} on {_some(about['learners'], 'learner')}{servers} ({where}): "
                 f"batch {about['batch']} per learner, {about['global_batch']} in all; "
                 f"{about['minibatches']} minibatches, {about['epochs']:g} epochs",
                 err=True,

@@ -129,8 +129,9 @@ def transcribe(
             bundle, utterances, Path(folder), jobs=settings.jobs, resample=settings.resample, progress=progress
         )
         plan = RecognitionPlan(
-            Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors, sentences=True
-        )
+            Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors, sentences=True,
+            device=settings.device,
+        )  # fmt: skip
         with WorkerPool(settings.jobs) as workers:
             found = recognise(
                 plan, inputs, [utterance.id for utterance in utterances], workers,
