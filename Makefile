@@ -5,7 +5,7 @@ OUT ?= demo
 WORKERS ?= 2
 ON_PROCESSES := tests/runtimes/processes/test_process_runtime.py tests/study/test_scheduler.py
 
-.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit
+.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -72,3 +72,7 @@ audit: .venv/ready
 faults: .venv/ready
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/resume.py
+
+# An hour of damaged and hostile input for everything that reads, in one process at a time; then the table.
+fuzz: .venv/ready
+	$(BIN)/python tools/fuzz.py

@@ -60,6 +60,7 @@ APART = {
 SUBJECTS = {
     "test_doctests.py": "examples in all docstrings",
     "test_fuzzing.py": "all readers of files",
+    "test_damaged_data.py": "digests of prepared data, models, graphs and lexica",
     "test_ranges.py": "every number that a setting or an option takes",
     "test_names_from_files.py": "names in files that become paths, in every importer and exporter",
     "test_public_names.py": "what the package exports",

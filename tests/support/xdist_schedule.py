@@ -24,6 +24,7 @@ ONE_BY_ONE = (
     "tests/runtimes/processes/test_torch_ddp.py",
     "tests/runtimes/processes/transport/test_gloo_messages.py",
     "tests/runtimes/processes/transport/test_shared_memory_communicator.py",
+    "tests/speech/test_worker_pool.py::test_ctrl_c",
     "tests/strategies/test_contract_processes.py",
     "tests/study/test_scheduler.py",
     "tests/tasks/test_every_model.py::test_on_two_processes",

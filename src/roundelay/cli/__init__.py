@@ -90,6 +90,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         sys.exit(_complain(f"roundelay: {error.format_message()}"))
     except (click.Abort, KeyboardInterrupt):
+        logging.disable()  # libraries that were interrupted may still say something at the end
         sys.exit(_complain("roundelay: interrupted", 128 + signal.SIGINT))
     except BrokenPipeError:
         sys.exit(128 + signal.SIGPIPE)

@@ -1,11 +1,15 @@
 """Process chunks of a corpus in several processes; results come in order for any number of processes.
 
 The parent reads and sends chunks as they are needed, so only a few chunks are in memory twice.  Processes are spawned,
-not forked, so they inherit neither open files nor threads.
+not forked, so they inherit neither open files nor threads.  Ctrl-C is for the parent, which ends them: a process that
+is still starting would show a traceback.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -40,11 +44,20 @@ class WorkerPool:
             )
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         torch.set_num_threads(self._threads)
         if self._pool:
+            if kind is not None:  # nobody waits for what they are doing
+                for process in list((self._pool._processes or {}).values()):
+                    process.terminate()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+    def _submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Submit a chunk; a process that this starts inherits that Ctrl-C does not reach it."""
+        assert self._pool is not None
+        with _interrupted_later():
+            return self._pool.submit(function, *arguments)
 
     def map(
         self, function: Callable[[Shared, Chunk], Result], shared: Shared, chunks: Iterable[Chunk]
@@ -55,11 +68,31 @@ class WorkerPool:
             return
         waiting: deque[Future[Any]] = deque()
         for chunk in chunks:
-            waiting.append(self._pool.submit(function, shared, chunk))
+            waiting.append(self._submit(function, shared, chunk))
             if len(waiting) > 2 * self.jobs:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Hold Ctrl-C back, and from processes that are started here for good.
+
+    The signal is blocked in this thread only; another thread may take it, so its handler has to wait, too.
+    """
+    came: list[Any] = []
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda *about: came.append(about)) if main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if main:
+            signal.signal(signal.SIGINT, handler)
+    if came and callable(handler):
+        handler(*came[0])
 
 
 def in_chunks(items: Iterable[Chunk], size: Callable[[Chunk], int], least: int) -> Iterator[list[Chunk]]:

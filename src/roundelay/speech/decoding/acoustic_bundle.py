@@ -81,8 +81,8 @@ def _describe(
     settings = prepared.description["settings"]
     source = prepared.folder
     files = {
-        name: {"bytes": (source / name).stat().st_size, "sha256": file_digest(source / name)}
-        for name in _files(prepared, kinds, ivectors)
+        name: {"bytes": (source / name).stat().st_size, "sha256": file_digest(prepared.checked(name))}
+        for name in bundle_files(prepared, kinds, ivectors)
     }
     return {
         "version": _VERSION,
@@ -104,8 +104,8 @@ def _describe(
     }
 
 
-def _files(prepared: PreparedData, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
-    """Yield the files to copy, relative to both folders."""
+def bundle_files(prepared: PreparedData, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
+    """Yield the files that a bundle copies, relative to both folders."""
     yield from _WORDS
     yield from (f"graphs/{name}.fst" for name in prepared.graph_names)
     yield from _HMM if "adapted" in kinds else ()
