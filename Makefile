@@ -5,7 +5,7 @@ OUT ?= demo
 WORKERS ?= 2
 ON_PROCESSES := tests/runtimes/processes/test_process_runtime.py tests/study/test_scheduler.py
 
-.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz
+.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz reproduce
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -60,6 +60,10 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/prediction.py
 	$(BIN)/python benchmarks/timing_only.py
+
+# One claim of the papers, tried again, with its page: make reproduce CLAIM=C09
+reproduce: .venv/ready
+	$(BIN)/python benchmarks/reproduce.py $(CLAIM)
 
 docs: .venv/ready
 	$(BIN)/python docs/build.py build/docs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,45 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/corpora beside the project")
     return folder
+
+
+@pytest.fixture(scope="session")
+def stand_in() -> Callable[..., Any]:
+    """Call a function of `device_jobs` in a process whose torch has the stand-in accelerator; return its result."""
+    import json
+    import subprocess
+    import sys
+
+    environment = _stand_in_environment()
+
+    def call(name: str, *arguments: Any, program: str = "device_jobs", **variables: str) -> Any:
+        command = [sys.executable, "-W", "error", str(ROOT / f"tests/support/{program}.py"), name]
+        done = subprocess.run(
+            [*command, json.dumps(arguments)],
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def stand_in_environment() -> dict[str, str]:
+    """The environment of a process whose torch has the stand-in accelerator."""
+    return _stand_in_environment()
+
+
+def _stand_in_environment() -> dict[str, str]:
+    from stand_in_build import CannotBuild, environment
+
+    try:
+        return environment()
+    except CannotBuild as error:
+        pytest.skip(f"no stand-in accelerator: {error}")
 
 
 @pytest.fixture(scope="session")

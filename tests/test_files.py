@@ -14,6 +14,7 @@ from roundelay.errors import DataError
 from roundelay.files import (
     append_text,
     data_errors,
+    finite_json,
     make_inside,
     open_plain,
     read_json,
@@ -22,6 +23,11 @@ from roundelay.files import (
     write_json,
     write_text,
 )
+
+
+def test_json_has_no_infinity() -> None:
+    given = {"a": [1.0, float("inf")], "b": (float("nan"), "x")}
+    assert finite_json(given) == {"a": [1.0, None], "b": [None, "x"]}
 
 
 def fail_with_full_disk(path: Path) -> None:

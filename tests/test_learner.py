@@ -267,3 +267,39 @@ def test_nothing_to_train_is_an_error() -> None:
     module = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(SettingsError, match="nothing to train"):
         Learner(module, None)
+
+
+class Moving(nn.Module):
+    """Lays its second weight out anew in each forward pass, as recurrent layers do on some devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.second.weight.data = self.second.weight.data.clone()
+        y: Tensor = self.second(self.first(x))
+        return y
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_a_parameter_that_the_forward_pass_moves_is_taken_back(one: bool) -> None:
+    model = Moving()
+    learner = Learner(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    learner.alias_snapshot(one=one)
+    learner.frames = 1
+    for _ in range(2):
+        learner.weights.add_(1.0)  # as other learners' weights would
+        learner.take_snapshot()
+        model(torch.ones(3, 2)).sum().backward()
+        learner.collect_grad()
+        learner.descend()
+        learner.take_snapshot()
+        slot = next(place for place in learner.slots if place.name == "second.weight")
+        assert torch.equal(slot.view(learner.weights), model.second.weight)
+
+
+def test_a_model_on_two_devices_is_named() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with pytest.raises(SettingsError, match="the model is on cpu and meta; a learner needs all of it on one device"):
+        Learner(model)

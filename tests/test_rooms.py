@@ -22,7 +22,7 @@ MODULES_AT_THE_TOP, MODULES_IN_A_ROOM = 14, 24
 LAYERS = [
     line.split()
     for line in """
-    errors _version files config plugins
+    errors _version files config plugins devices included_files
     runs
     communicator|learner|strategy|task|runtime
     strategies optim models
@@ -38,6 +38,7 @@ LAYERS = [
     planning theory study
     report
     own_models
+    cli.screen
     cli
     """.strip().splitlines()
 ]
@@ -67,8 +68,10 @@ SUBJECTS = {
     "test_rooms.py": "the tree itself",
     "test_security.py": "all of the source",
     "test_xdist_schedule.py": "the tests themselves",
+    "cli/test_mistakes.py": "what every command says to wrong input",
     "cli/test_light_imports.py": "all commands that need no torch",
     "models/test_model_contract.py": "what every model must keep",
+    "models/test_one_device.py": "every model, loss, mask, preconditioner and RBM on one device",
     "report/test_report_browser.py": "the page in a real browser",
     "report/test_report_study.py": "the report of a study, of which every module has a part",
     "runtimes/test_result_validity.py": "how long results are valid, on every runtime",
@@ -78,12 +81,14 @@ SUBJECTS = {
     "runtimes/processes/test_torch_ddp.py": "processes beside torch's own",
     "runtimes/simulator/test_fault_simulation.py": "schedules of faults",
     "strategies/test_contract.py": "what every strategy must keep",
+    "strategies/test_contract_device.py": "the same on an accelerator",
     "strategies/test_contract_processes.py": "the same on processes and under MPI",
     "strategies/test_contract_resume.py": "the same after a stop",
     "strategies/test_golden.py": "every strategy against its kept history",
     "strategies/test_oracles.py": "strategies against each other, by algebra",
     "strategies/test_straggler.py": "every strategy with a slow learner",
     "tasks/test_every_model.py": "every model under every strategy",
+    "training/test_device_costs.py": "what a step costs on an accelerator",
     "tasks/test_trained_run.py": "from prepared data to words",
 }
 # and modules without a test file of their own.

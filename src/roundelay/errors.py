@@ -41,7 +41,10 @@ class MissingExtra(RoundelayError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: run pip install 'roundelay[{extra}]'")
+        super().__init__(
+            f"{package} is not installed: install Roundelay with its extra {extra}, in a clone by "
+            f"pip install '.[{extra}]'"
+        )
 
 
 class CommunicationError(RoundelayError):
@@ -71,7 +74,8 @@ class CheckpointError(RoundelayError):
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return an unknown ``name`` with the nearest known one: ``'bumf'; did you mean 'bmuf'?``."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    same = [each for each in known if each.casefold() == name.casefold()]  # as AdamW for Adamw
+    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}; use one of {', '.join(known)}"
 
 

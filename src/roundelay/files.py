@@ -14,6 +14,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import stat
 import unicodedata
@@ -225,6 +226,15 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
+
+
+def finite_json(value: Any) -> Any:
+    """Return a value for JSON, which has no infinity and no NaN: None stands for them."""
+    if isinstance(value, dict):
+        return {key: finite_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_json(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def digest(value: Any) -> str:

@@ -158,6 +158,7 @@ class Learner:
 
     def collect_grad(self) -> None:
         """Complete ``grad`` after the backward pass, the change of the buffers included."""
+        self._return_to_vector()
         if self._gathered:  # before the backward pass; zero_grad(set_to_none=True) may have undone it since
             for place in self._parameters:
                 if place.tensor.grad is not None:
@@ -168,6 +169,23 @@ class Learner:
                     place.view(self.snapshot).copy_(place.tensor)
             torch.sub(self.snapshot[self.tail :], self._before, out=self._grad[self.tail :])
             self.snapshot[self.tail :].copy_(self._before)
+
+    def _return_to_vector(self) -> None:
+        """Take back parameters that the forward pass has moved, as a recurrent layer's ``flatten_parameters`` does.
+
+        Left alone they would keep the weights of this step for ever.
+        """
+        if not self._narrow and self._is_home():
+            return
+        for place in self._parameters:
+            home = place.narrow if place.narrow is not None else place.view(self.snapshot)
+            if place.tensor.data_ptr() != home.data_ptr():
+                if place.tensor.shape != home.shape or place.tensor.device != home.device:
+                    raise SettingsError(
+                        f"{place.name} was {[*home.shape]} on {home.device} and is {[*place.tensor.shape]} on "
+                        f"{place.tensor.device} after the forward pass; keep its shape and its device"
+                    )
+                place.tensor.data = home.copy_(place.tensor.detach())
 
     def discard(self) -> None:
         """Discard this minibatch: zero the gradient, set its weight to 0."""
@@ -366,12 +384,17 @@ class Learner:
 
     def _point_data(self, weights: Tensor) -> None:
         """Point the parameters at ``weights``, and leave their gradients alone."""
-        if self.snapshot is self.weights and self._parameters[0].tensor.data_ptr() == weights.data_ptr():
+        if self.snapshot is self.weights and weights is self.weights and self._is_home():
             return
         for place in self._parameters:
             place.tensor.data = (
                 place.narrow if weights is self.snapshot and place.narrow is not None else place.view(weights)
             )
+
+    def _is_home(self) -> bool:
+        """Return whether all parameters are in the snapshot."""
+        base, width = self.snapshot.data_ptr(), self.snapshot.element_size()
+        return all(place.tensor.data_ptr() == base + width * place.part.start for place in self._parameters)
 
     def _point(self, weights: Tensor, grad: Tensor, part: slice | None = None) -> None:
         """Point the parameters at ``weights`` and their gradients at ``grad``, those outside ``part`` at none."""
@@ -405,6 +428,9 @@ def make_layout(module: nn.Module) -> tuple[list[Slot], list[Tensor], int, Tenso
     if not parameters:
         raise SettingsError(f"{type(module).__name__} has no parameter that requires a gradient: nothing to train")
     wide = [torch.float64] if any(p.dtype == torch.float64 for _, p in parameters) else [torch.float32]
+    devices = sorted({str(tensor.device) for _, tensor in [*parameters, *buffers]})
+    if len(devices) > 1:
+        raise SettingsError(f"the model is on {' and '.join(devices)}; a learner needs all of it on one device")
     blank = torch.zeros(0, dtype=wide[0], device=parameters[0][1].device)
     unit = ALIGNMENT_BYTES // blank.element_size()
     places, begin, tail = [], 0, 0

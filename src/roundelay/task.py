@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from roundelay.devices import seed_devices
 from roundelay.learner import Learner
 from roundelay.plugins import Registry
 
@@ -79,10 +80,7 @@ class Task:
 
 def seed_minibatch(seed: int, epoch: int, index: int) -> None:
     """Seed torch's generators for one minibatch: dropout and sampling then repeat on any learner."""
-    value = hash((seed, epoch, index)) & (2**63 - 1)  # of integers only: the same in every process
-    torch.default_generator.manual_seed(value)
-    if torch.cuda.is_available():  # not run by any test: there is no GPU
-        torch.cuda.manual_seed_all(value)
+    seed_devices(hash((seed, epoch, index)) & (2**63 - 1))  # of integers only: the same in every process
 
 
 def evaluate(task: Task, module: nn.Module, indices: Sequence[int], load: Callable[[], None]) -> Scores:

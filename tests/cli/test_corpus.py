@@ -25,10 +25,10 @@ def roundelay(*arguments: str | Path, status: int = 0) -> subprocess.CompletedPr
 
 
 def test_list_names_every_corpus_and_how_to_get_it() -> None:
-    lines = roundelay("corpus", "list").stdout.splitlines()
-    assert [line.split()[0] for line in lines][:3] == ["synthetic", "an4", "fsdd"]
+    lines = roundelay("corpus", "list", "--wide").stdout.splitlines()
+    assert [line.split()[0] for line in lines][2:5] == ["synthetic", "an4", "fsdd"]
     found = json.loads(roundelay("corpus", "list", "--json").stdout)["corpora"]
-    assert {entry["name"] for entry in found} == {line.split()[0] for line in lines}
+    assert {entry["name"] for entry in found} <= {line.split()[0] for line in lines}
     libri = next(entry for entry in found if entry["name"] == "librispeech")
     assert libri["parts"]["dev-clean"]["sha256"].startswith("76f87d09")
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from roundelay.cli import COMMANDS
+
 SAID = "; import sys; sys.exit('torch' in sys.modules)"
 
 
-@pytest.mark.parametrize("name", ["calibrate", "compare", "demo", "plan", "report", "watch"])
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"theory"}))
 def test_help(name: str) -> None:
     code = f"from roundelay.cli.{name} import command; command.main(['--help'], standalone_mode=False){SAID}"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False).returncode == 0

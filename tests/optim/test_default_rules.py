@@ -14,6 +14,7 @@ from roundelay.strategies import STRATEGIES, Averaging, Hierarchical, Synchronou
 from roundelay.strategies.adpsgd import ADPSGD
 from roundelay.strategies.bmuf import BMUF
 from roundelay.strategies.easgd import EASGD
+from roundelay.strategy import Strategy
 
 LONG, SHORT = 1_000_000, 386
 
@@ -106,6 +107,13 @@ def test_the_line_says_what_and_why() -> None:
     assert "momentum 0.482" in line
     assert "Chen & Huo" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("strategy", [Synchronous(), BMUF(), ADPSGD(), Hierarchical()])
+def test_a_budget_that_is_too_short_for_any_rule_is_told(strategy: Strategy) -> None:
+    few = "199 steps per learner are few, so expect a higher error than one learner's, or use fewer learners"
+    assert few in choose(strategy, {}, RuleConditions(16, 199, adaptive=True)).line
+    assert "expect a higher error" not in choose(strategy, {}, RuleConditions(16, SHORT, adaptive=True)).line
 
 
 def test_the_rate_rises_from_that_of_one_learner() -> None:

@@ -45,6 +45,13 @@ def test_a_known_cluster_is_found_again(tmp_path: Path) -> None:
         assert now == pytest.approx(then, rel=0.1)
 
 
+def test_a_busy_machine_is_noted(tmp_path: Path) -> None:
+    busy = Cluster(model_bytes=1e7, compute=Compute(seconds=0.05, jitter=1.5))
+    assert "other programs" in calibrate(record(tmp_path / "busy", busy), model_bytes=1e7).notes[0]
+    idle = calibrate(record(tmp_path / "idle", KNOWN), model_bytes=1e7)
+    assert not any("other programs" in note for note in idle.notes)
+
+
 def test_a_small_model_shows_the_cost_of_a_call(tmp_path: Path) -> None:
     known = Cluster(
         model_bytes=1e4, compute=Compute(seconds=0.05), operation_seconds=0.003, intra_node=NetworkLink(0.0, 1e12)

@@ -27,7 +27,5 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 def test_names_and_files_that_are_unknown(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="did you mean 'laptop'"):
         find_cluster("latop")
-    with pytest.raises(
-        SettingsError, match=r"none\.toml: no such file; use a file or one of the profiles home-offices"
-    ):
+    with pytest.raises(SettingsError, match=r"none\.toml: no such file; give a TOML file, or one of home-offices"):
         find_cluster(str(tmp_path / "none.toml"))

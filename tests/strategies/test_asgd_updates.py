@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quadratic_task import walk
 from roundelay.strategies import UpdatesASGD
 
@@ -16,3 +18,9 @@ def test_two_pushes_of_updates_by_hand() -> None:
 def test_updates_pile_up_for_a_period_and_the_rest_is_pushed_at_the_end() -> None:
     # learner 0: 0 -> 2 -> 1, pushes 1: w = 1; then 1 -> 2, which is pushed at the end: w = 1 + 1
     assert walk(UpdatesASGD(period=2, rate=1.0), [4, 0, 3], 1).consensus == 2
+
+
+def test_masgd_is_a_momentum_of_nine_tenths_at_rate_one() -> None:
+    # D = 0.9 D + change, w = w + D.  Learner 0 moves by 2: D = 2, w = 2.  Learner 1 by 4: D = 1.8 + 4, w = 7.8
+    path = walk(UpdatesASGD(period=1, rate=1.0, momentum=0.9), [4, 8], 2)
+    assert path.weights == {0: [2], 1: [pytest.approx(7.8)]}

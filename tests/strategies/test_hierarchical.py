@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from quadratic_task import walk
+from quadratic_task import Point, Quadratic, walk
 from roundelay.config import build_named, dump
 from roundelay.errors import SettingsError
 from roundelay.runs.record import Record
-from roundelay.runtimes.cluster import Cluster, Fault
+from roundelay.runtimes.cluster import Cluster, Compute, Fault, NetworkLink
 from roundelay.strategies import ADPSGD, ASGD, BMUF, EASGD, STRATEGIES, Averaging, Hierarchical, Synchronous
 from roundelay.strategy import Strategy
 from tiny_jobs import simulated, tiny_job
@@ -75,6 +76,28 @@ def test_goes_on_without_a_leader_and_without_a_follower(outer: Strategy, lost: 
     simulated(tiny_job(Hierarchical(outer=outer)), 4, cluster, record=Record(file, clock="virtual"))
     steps = [line for line in map(json.loads, file.getvalue().splitlines()) if line["event"] == "step"]
     assert {line["minibatch"] for line in steps} == set(range(60))
+
+
+@pytest.mark.parametrize(("outer", "apart"), [(ADPSGD(), True), (Synchronous(), False)])
+def test_a_leader_may_take_its_gradient_one_mixing_ahead_of_its_node(
+    outer: Strategy, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points: dict[float, float] = {}  # where the gradient of each minibatch, known by its target, was taken
+    plain = Quadratic.loss
+
+    def loss(task: Quadratic, module: nn.Module, batch: float) -> torch.Tensor:
+        assert isinstance(module, Point)
+        points[batch] = float(module.w[0].detach())
+        return plain(task, module, batch)
+
+    monkeypatch.setattr(Quadratic, "loss", loss)
+    slow = NetworkLink(latency_seconds=0.05)  # a request may arrive during the broadcast
+    cluster = Cluster(nodes=2, intra_node=slow, compute=Compute(slowness=[1, 1, 1.37, 1.37]))
+    path = walk(Hierarchical(outer=outer), [float(k) for k in range(40)], 4, cluster=cluster)
+    taken = [(points[k], points[k + 1]) for k in map(float, range(0, 40, 2))]  # a node's two minibatches
+    assert any(leader != follower for leader, follower in taken) is apart
+    broadcast = {0.0, *(each for weights in path.weights.values() for each in weights)}
+    assert all(follower in broadcast for _, follower in taken)
 
 
 def test_settings_nest() -> None:

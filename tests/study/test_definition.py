@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from roundelay.errors import SettingsError
-from roundelay.study.definition import Study, merge
+from roundelay.included_files import merge
+from roundelay.study.definition import Study
 from roundelay.study.matrix import expand
 from study_files import write_study
 

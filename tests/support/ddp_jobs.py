@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # learners are started without pytest's path
 
 from roundelay.learner import Learner
-from roundelay.strategies import STRATEGIES
+from roundelay.strategies import STRATEGIES, Averaging
 from roundelay.strategies.synchronous import Synchronous
 from tiny_jobs import adamw, sgd, tiny_job
 
@@ -48,6 +49,28 @@ def beside_ddp(runtime: Any, settings: dict[str, Any]) -> float:
     theirs = [parameter.detach() for parameter in module.parameters()]
     largest = max(float(tensor.abs().max()) for tensor in theirs)
     return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) / largest
+
+
+def beside_averager(runtime: Any, settings: dict[str, Any]) -> float:
+    """Train by ``averaging`` and by torch's averager on the same minibatches; return the largest difference."""
+    steps, period, make = 20, settings["period"], OPTIMIZERS["sgd"]
+    job = tiny_job(Averaging(period=period), minibatches=2 * steps, optimizer=make)
+    training = job.training(runtime)
+    runtime.run(training.run())
+    rank = training.learner.index
+    dist.init_process_group("gloo", init_method=f"file://{settings['meet']}", rank=rank, world_size=2)
+    module = job.task.make_module()
+    optimizer, averager = make(module), PeriodicModelAverager(period=period, warmup_steps=settings["warmup_steps"])
+    for step in range(steps):
+        optimizer.zero_grad()
+        job.task.loss(module, job.task.load(*job.budget.locate(2 * step + rank))).backward()
+        optimizer.step()
+        averager.average_parameters(module.parameters())
+    dist.barrier()
+    dist.destroy_process_group()
+    ours = [place.view(training.learner.weights) for place in training.learner.slots]
+    theirs = [parameter.detach() for parameter in module.parameters()]
+    return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
 
 
 def train_tiny(runtime: Any, strategy: str) -> list[float]:

@@ -35,7 +35,7 @@ class Echo(Strategy):
     """Answers with what it was sent and who sent it."""
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
-        return torch.cat([theirs, torch.tensor([float(source)])])
+        return torch.cat([theirs, theirs.new_tensor([float(source)])])
 
 
 class Pairing(Strategy):
@@ -191,7 +191,7 @@ def check_all(runtime: ProcessRuntime, settings: dict[str, Any]) -> str:
         await check_broadcast(learner.comm)
         await check_exchange(learner.comm)
         await check_split(learner.comm)
-        await check_dropped_groups(learner.comm, rounds=300)
+        await check_dropped_groups(learner.comm, rounds=settings.get("rounds", 300))
         await check_requests(runtime, learner)
         return type(learner.comm).__name__
 

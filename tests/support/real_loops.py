@@ -125,7 +125,7 @@ def closure() -> Any:
                 loss.backward()
                 return loss
 
-            losses.append(optimizer.step(evaluate))  # type: ignore[arg-type]  # torch says float
+            losses.append(optimizer.step(evaluate))
     return [called == len(losses), all(isinstance(loss, torch.Tensor) for loss in losses), flat(model) != flat(net())]
 
 
@@ -207,19 +207,22 @@ def a_checkpoint_loaded_after_join() -> Any:
 @loop
 def a_layer_unfrozen_after_join() -> Any:
     model = net()
-    model[0].requires_grad_(False)
-    before = model[0].weight.detach().clone()
+    layer: Any = model[0]
+    layer.requires_grad_(False)
+    before = layer.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with roundelay.join(model, optimizer, roundelay.Averaging(period=4)) as learner:
         train(model, optimizer, learner.share(BATCHES))
-        frozen = torch.equal(model[0].weight, before)
-        model[0].requires_grad_(True)
+        frozen = torch.equal(layer.weight, before)
+        layer.requires_grad_(True)
         train(model, optimizer, learner.share(BATCHES))
-    return [frozen, not torch.equal(model[0].weight, before), flat(model)]
+    return [frozen, not torch.equal(layer.weight, before), flat(model)]
 
 
 class Counter(nn.Module):
     """Assigns its buffer anew in each forward pass, and moves its weights as recurrent layers do."""
+
+    seen: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -294,7 +297,7 @@ def a_sampler_of_batches() -> Any:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     order = [[k, k + 1] for k in range(0, 40, 2)]
     with roundelay.join(model, optimizer, roundelay.BMUF(block=4)) as learner:
-        batches = DataLoader(DATA, batch_size=None, sampler=order)  # type: ignore[arg-type]  # a sampler of batches
+        batches = DataLoader(DATA, batch_size=None, sampler=order)
         return train(model, optimizer, learner.share(batches))
 
 
@@ -313,7 +316,7 @@ class Sharding:
 def a_sampler_that_shards() -> Any:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = DataLoader(TensorDataset(X, Y, torch.arange(82)), batch_size=2, sampler=Sharding())  # type: ignore[arg-type]
+    batches = DataLoader(TensorDataset(X, Y, torch.arange(82)), batch_size=2, sampler=Sharding())
     seen = []
     with roundelay.join(model, optimizer, roundelay.BMUF(block=4)) as learner:
         for x, y, indices in learner.share(batches):

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 import roundelay
+from roundelay.runtimes.processes.membership import report_death
 from roundelay.strategies import STRATEGIES
+from roundelay.user_loop import runtime_detection
 
 
 def entry(name: str) -> str:
@@ -24,15 +26,24 @@ def loop(runtime: Any, settings: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    learner = roundelay.join(model, optimizer, STRATEGIES[settings["strategy"]](), runtime=runtime)
+    strategy, process, store = STRATEGIES[settings["strategy"]](), runtime.process, runtime.store
+    if strategy.servers:  # they live in learners' processes, whose world a launcher describes
+        runtime_detection.launched = runtime_detection.LoopWorld(
+            process.initial_rank, process.size, store.clone(), process.host, process.address, elastic=True
+        )
+        learner = roundelay.join(model, optimizer, strategy)
+    else:
+        learner = roundelay.join(model, optimizer, strategy, runtime=runtime)
     batches: Any = [torch.tensor([[float(k)]]) for k in range(30)]
-    victim, epochs = runtime.process.initial_rank == settings["victim"], []
+    victim, epochs = process.initial_rank == settings["victim"], []
     for _ in range(2):
         handed: list[int] = []
         source = iter(batches[learner.rank :: 4]) if settings["own"] else batches
         for batch in learner.share(source):
             with learner.minibatch():
                 if victim and len(handed) == 3:
+                    if strategy.servers:  # as the launcher would, of each loop
+                        report_death(store.clone().with_prefix("loop 0"), strategy.servers + learner.rank, "killed")
                     os.kill(os.getpid(), signal.SIGKILL)
                 (model(batch / 30) - 1).square().mean().backward()
             handed.append(int(batch))

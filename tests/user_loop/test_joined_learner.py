@@ -362,6 +362,11 @@ def test_a_record_is_not_mixed_with_another(tmp_path: Path) -> None:
         train_recorded(tmp_path / "other", runtime=LocalRuntime())
 
 
+def test_a_given_runtime_is_one_ranks_alone() -> None:
+    with pytest.raises(SettingsError, match="ASGD has servers, which live in learners' processes; leave runtime out"):
+        joined(model(), roundelay.ASGD())
+
+
 def test_a_checkpoint_of_which_nothing_is_left_begins_the_record_anew(tmp_path: Path) -> None:
     train_recorded(tmp_path, checkpoints=tmp_path)
     for part in (tmp_path / "checkpoints").glob("*/*.json"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from roundelay._version import __version__
 from roundelay.errors import RoundelayError, suggest
@@ -21,12 +22,15 @@ COMMANDS = {
     "decode": "Decode a split with a trained run; print the word error rate.",
     "demo": "Run a complete example in minutes: speech, training, decoding, report.",
     "export": "Export the acoustic model of a run as ONNX.",
+    "init": "Write an experiment, a study, a cluster or a training loop to start from.",
     "models": "List the acoustic models with their presets and settings.",
     "plan": "Rank all strategies by simulated speed on a described cluster.",
     "prepare": "Make features, lexicon, alignments and decoding graph of a corpus.",
+    "recommend": "Recommend one strategy for a cluster and a task, and say why.",
     "replay": "Run a recorded asynchronous run again in the simulator.",
     "report": "Write one page about a study or runs: tables, plots, a timeline.",
     "resume": "Continue a run from its last checkpoint.",
+    "runs": "List runs with their state and scores.",
     "strategies": "List the strategies with their papers.",
     "theory": "Show how fast topologies mix, and the terms that bound AD-PSGD.",
     "train": "Train a model by any strategy, on processes, under MPI or in the simulator.",
@@ -47,6 +51,11 @@ class _Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"roundelay.cli.{name}").command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name without importing any command."""
+        found = [CompletionItem(name, help=COMMANDS[name]) for name in sorted(COMMANDS) if name.startswith(incomplete)]
+        return found if not incomplete.startswith("-") else click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -71,8 +80,8 @@ def roundelay(ctx: click.Context, *, traceback: bool, load: tuple[str, ...]) -> 
     """Train acoustic models on many learners at once.
 
     \b
-    roundelay train experiments/tiny.toml --out runs/tiny --learners 2
-    roundelay train experiments/tiny.toml --out runs/ring --on simulator --learners 16 --strategy adpsgd
+    roundelay train tiny --out runs/tiny --learners 2
+    roundelay train tiny --out runs/ring --on simulator --learners 16 --strategy adpsgd
     """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
     ctx.obj = {"traceback": traceback}
     for file in load:

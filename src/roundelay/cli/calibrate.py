@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from roundelay import config
-from roundelay.files import write_text
+from roundelay.files import finite_json, write_text
 from roundelay.planning.assumptions import say_bytes, say_seconds
 from roundelay.planning.calibration import Calibration, calibrate
 
 EPILOG = """\b
 Examples:
-  roundelay train experiments/tiny.toml --out runs/two --learners 2 --set budget.minibatches=100
+  roundelay train tiny --out runs/two --learners 2 --set budget.minibatches=100
   roundelay calibrate runs/two --out here.toml
   roundelay plan here.toml --learners 128
 """
@@ -44,7 +44,7 @@ def command(run: Path, out: Path | None, trace: int, *, as_json: bool) -> None:
         write_text(out, text)
     if as_json:
         said = vars(found) | {"cluster": config.plain(found.cluster), "out": str(out) if out is not None else None}
-        click.echo(json.dumps(said))
+        click.echo(json.dumps(finite_json(said)))
         return
     if out is None:
         click.echo(text, nl=False)

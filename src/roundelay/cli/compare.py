@@ -7,29 +7,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from roundelay import config
-from roundelay.cli.progress_bars import ProgressDisplay
-from roundelay.cli.training_display import figures
+from roundelay.cli.screen.file_names import complete
+from roundelay.cli.screen.study_display import StudyDisplay
+from roundelay.included_files import find_file
 from roundelay.study.schema import Summary
 
 if TYPE_CHECKING:  # it imports torch
-    from roundelay.study.matrix import Matrix, PlannedCell
+    from roundelay.study.matrix import Matrix
 
 SHOWN: tuple[Literal["title", "target", "budget", "answer", "rows", "trials", "faults"], ...] = (
     "title", "target", "budget", "answer", "rows", "trials", "faults",
 )  # fmt: skip
 EPILOG = """\b
 Examples:
-  roundelay compare experiments/studies/tiny.toml --out studies/tiny
-  roundelay compare experiments/studies/tiny.toml --out studies/tiny --jobs 4 --json
-  roundelay compare experiments/studies/papers.toml --out studies/papers --set budget.epochs=2
+  roundelay compare tiny --out studies/tiny
+  roundelay compare tiny --out studies/tiny --jobs 4 --json
+  roundelay compare papers --data data/an4 --out studies/papers --set budget.epochs=2
 """
 
 
 @click.command(epilog=EPILOG)
-@click.argument("study", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("study", shell_complete=complete("study"))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Study folder; a started study continues.")
 @click.option("--jobs", type=int, help="Cells at a time; default: one per core.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Prepared data.")
@@ -38,17 +38,23 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Print the cells, and compute nothing.")
 @click.option("--no-report", is_flag=True, help="Write no report.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
+def command(study: str, out: Path, *, as_json: bool, **options: Any) -> None:
     """Compare strategies as STUDY says, each with the same budget of frames and the same number of trials.
 
+    STUDY is a TOML file, or the name of an included one: 'roundelay init --list' shows them.
     If a study was stopped, run the same command to continue.  Finished cells are kept; interrupted ones are repeated.
     """
     from roundelay.report.report_writer import write_report
+    from roundelay.study.claims import judge
     from roundelay.study.definition import Study
     from roundelay.study.matrix import expand
     from roundelay.study.scheduler import compare
 
-    asked = Study.read(study, dict(config.parse_assignment(each) for each in options["assignments"]), options["data"])
+    asked = Study.read(
+        find_file("study", study),
+        dict(config.parse_assignment(each) for each in options["assignments"]),
+        options["data"],
+    )
     if options["dry_run"]:
         _dry_run(expand(asked), as_json=as_json)
         return
@@ -56,12 +62,15 @@ def command(study: Path, out: Path, *, as_json: bool, **options: Any) -> None:
         found = compare(asked, out, jobs=options["jobs"], retry=options["retry"], watcher=display)
     report = None if options["no_report"] else write_report(out)
     summary = found.summary
+    verdict = judge(asked.claim, summary["cells"])[0] if asked.claim is not None else None
     if as_json:
-        said: dict[str, Any] = {name: summary[name] for name in SHOWN}
+        said: dict[str, Any] = {name: summary[name] for name in SHOWN} | ({"verdict": verdict} if verdict else {})
         said |= {"study": str(out), "report": report and str(report), "computed": len(found.computed)}
         click.echo(json.dumps(said))
         return
     show_answer(summary)
+    if asked.claim is not None:
+        click.echo(f"The claim: {' '.join(asked.claim.says.split())} By the rule in the file: {verdict}.")
     click.echo(f"{len(found.computed)} cells computed; {report or out}")
 
 
@@ -86,55 +95,3 @@ def _dry_run(matrix: Matrix, *, as_json: bool) -> None:
         outside = f"  too few blocks: {cell['regime']}" if cell["regime"] else ""
         click.echo(f"{cell['name']}  {cell['frames']} frames  {rate}{outside}")
     click.echo(f"{len(matrix.trials)} trials and {len(matrix.cells)} runs")
-
-
-class StudyDisplay(ProgressDisplay):
-    """One bar for the study and one per process on a terminal; one line per cell elsewhere."""
-
-    def __init__(self) -> None:
-        text, percent = TextColumn("{task.description}"), TextColumn("{task.fields[figures]}")
-        super().__init__(text, BarColumn(bar_width=30), percent, TimeElapsedColumn())
-        self.whole: TaskID | None = None
-        self.bars: dict[int, TaskID] = {}
-        self.total = self.done = 0
-        self.bad = 0
-
-    def __exit__(self, *raised: object) -> None:
-        super().__exit__(*raised)
-        if raised[0] is KeyboardInterrupt:
-            self.console.print(f"stopped after {self.done} of {self.total} cells; run the same command to continue")
-
-    def planned(self, total: int, done: int) -> None:
-        """Show the number of cells, and how many were computed before."""
-        self.total, self.done = total, done
-        before = f", {done} of them computed before" if done else ""
-        self.console.print(f"{total} cells{before}")
-        self.whole = self.progress.add_task("study", total=total, completed=done, figures=f"{done}/{total}")
-
-    def started(self, slot: int, cell: PlannedCell) -> None:
-        """Show a cell on its process's bar."""
-        if slot not in self.bars:
-            self.bars[slot] = self.progress.add_task("", total=1, figures="")
-        self.progress.reset(self.bars[slot], description=cell.name, total=1, figures="")
-
-    def progressed(self, slot: int, share: float) -> None:
-        """Move a process's bar."""
-        share = min(1.0, share)
-        self.progress.update(self.bars[slot], completed=share, figures=f"{100 * share:.0f} %")
-
-    def finished(self, slot: int, outcome: dict[str, Any]) -> None:
-        """Count the cell, and print its result."""
-        self.done += 1
-        if outcome["status"] != "done":
-            self.bad += 1
-        if self.whole is not None:
-            bad = f", {self.bad} failed or diverged" if self.bad else ""
-            self.progress.update(self.whole, completed=self.done, figures=f"{self.done}/{self.total}{bad}")
-        if self.progress.disable or outcome["status"] != "done":
-            self.console.print(f"{self.done}/{self.total}  {outcome['name']}  {_said(outcome)}", soft_wrap=True)
-
-
-def _said(outcome: dict[str, Any]) -> str:
-    if outcome["status"] != "done":
-        return f"{outcome['status']}: {outcome['error']}"
-    return f"{'  '.join(figures(outcome['scores']))}  {outcome['seconds']:.3f} s {outcome['clock']}"

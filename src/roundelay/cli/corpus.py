@@ -13,7 +13,8 @@ import click
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from roundelay import corpora
-from roundelay.cli.progress_bars import ProgressDisplay
+from roundelay.cli.screen.plain_tables import keep_whole, plain_console, plain_table, wide_option
+from roundelay.cli.screen.progress_bars import ProgressDisplay
 from roundelay.corpora.importer import MARKER, Corpus, Download, import_corpus
 from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import inside
@@ -44,9 +45,10 @@ def command() -> None:
 
 
 @command.command("list")
+@wide_option
 @_json
-def list_corpora(*, as_json: bool) -> None:
-    """List the corpora, one line per corpus.
+def list_corpora(*, wide: bool, as_json: bool) -> None:
+    """List the corpora.
 
     \b
     roundelay corpus list
@@ -55,9 +57,12 @@ def list_corpora(*, as_json: bool) -> None:
     if as_json:
         _print_json({"corpora": [_described(corpus) for corpus in found]})
         return
+    console = plain_console(wide=wide)
+    table = plain_table("corpus", "commands", "what it is [licence]", names=2)
     for corpus in found:
         ways = "synth" if corpus.import_splits is None else "fetch, import" if corpus.parts else "import"
-        click.echo(f"{corpus.name:12} {ways:14} {corpus.summary}  [{corpus.licence}]")
+        table.add_row(corpus.name, ways, f"{corpus.summary} [{corpus.licence}]")
+    console.print(keep_whole(table))
 
 
 def _described(corpus: Corpus) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from roundelay.cli.progress_bars import bars
+from roundelay.cli.screen.progress_bars import bars
 
 EPILOG = """\b
 Examples:
@@ -37,6 +37,7 @@ def decoding_options(function: F) -> F:
         click.option("--prior", type=float, help="Exponent of priors; default: tuned on dev."),
         click.option("--weights-of", type=_RUN, metavar="RUN", help="Use the weights tuned by this run."),
         click.option("--resample", is_flag=True, help="Accept audio at a lower rate than RUN was trained on."),
+        click.option("--device", default="auto", show_default=True, help="auto, cpu, or an accelerator such as cuda."),
         click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cores to use."),
     )):  # fmt: skip
         function = option(function)

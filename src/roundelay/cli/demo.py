@@ -13,8 +13,9 @@ from pathlib import Path
 
 import click
 
-from roundelay.cli.compare import StudyDisplay, show_answer
-from roundelay.cli.progress_bars import bars
+from roundelay.cli.compare import show_answer
+from roundelay.cli.screen.progress_bars import bars
+from roundelay.cli.screen.study_display import StudyDisplay
 from roundelay.errors import MissingExtra
 
 __all__ = ["command"]
@@ -24,6 +25,7 @@ Examples:
   roundelay demo
   roundelay demo --out /tmp/demo --jobs 2
 """
+USUAL_HOURS = 0.17
 NEEDED = {"espeakng_loader": "synthetic", "soundfile": "speech", "kaldi_decoder": "speech"}
 
 
@@ -32,7 +34,7 @@ NEEDED = {"espeakng_loader": "synthetic", "soundfile": "speech", "kaldi_decoder"
 @click.option(
     "--jobs", type=click.IntRange(1), default=len(os.sched_getaffinity(0)), help="Processes; default: 1 per core."
 )
-@click.option("--hours", type=float, default=0.17, show_default=True, help="Hours of speech to make.")
+@click.option("--hours", type=float, default=USUAL_HOURS, show_default=True, help="Hours of speech to make.")
 @click.option("--study", type=click.Path(exists=True, path_type=Path), help="Compare by this study instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, out: Path, jobs: int, hours: float, study: Path | None, as_json: bool) -> None:
@@ -52,6 +54,10 @@ def command(*, out: Path, jobs: int, hours: float, study: Path | None, as_json: 
     from roundelay.study.scheduler import compare
 
     began, corpus, data, compared = time.monotonic(), out / "corpus", out / "data", out / "study"
+    if study is None and hours <= USUAL_HOURS:
+        click.echo(
+            "The demo takes about 4 minutes on two cores; if you stop it, the same command continues it.", err=True
+        )
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
         with bars() as progress:
             _show(f"corpus synth --out {corpus} --hours {hours:g} --jobs {jobs}")

@@ -24,8 +24,9 @@ Examples:
 def command(*, run: Path, onnx: bool, out: Path | None, as_json: bool) -> None:
     """Write RUN's acoustic model in another format, and check it by running it.
 
-    The ONNX file takes one utterance's features with context, (1, left + frames + right, features), and gives logits.
-    Context, features and normalisation are in its metadata.
+    The ONNX file takes one utterance's features, (1, frames, features), and gives log-posteriors.  If the run was
+    trained on plain features, these are as kaldi-native-fbank makes them: examples/onnx_decode.py decodes with them.
+    How features are made, the priors and the settings of the run are in its metadata.
     """
     from rich.console import Console
 
@@ -41,5 +42,10 @@ def command(*, run: Path, onnx: bool, out: Path | None, as_json: bool) -> None:
         return
     print(
         f"{about['file']}: {about['bytes'] / 1e6:.1f} MB, {about['inputs']} features to {about['outputs']} outputs; "
-        f"differs from the run's model by at most {about['difference']:.1e} of the largest logit"
+        f"differs from the run's model by at most {about['difference']:.1e} of the largest log-posterior"
     )
+    if not about["standalone"]:
+        print(
+            "it needs features that only Roundelay makes (adapted, with speaker vectors, or given); a run with "
+            "--set 'task.kinds=[\"plain\"]' gives a file that stands alone"
+        )

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from roundelay.errors import SettingsError
-from roundelay.experiment.backends import REJOINS
-from roundelay.experiment.settings import Experiment
-from roundelay.runtimes.fault_plan import FaultPlan, parse
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch takes seconds to import
+    from roundelay.experiment.settings import Experiment
+    from roundelay.runtimes.fault_plan import FaultPlan
     from roundelay.runtimes.processes.hosts import Hosts
+
+REJOINS = 3
+"""`roundelay.experiment.backends.REJOINS`, without its imports."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +41,8 @@ def fault_options(function: F) -> F:
 
 def plan_of(text: str | None, experiment: Experiment, rejoins: int, heartbeat_timeout: float | None) -> FaultPlan:
     """Make the plan that the options ask for."""
+    from roundelay.runtimes.fault_plan import FaultPlan, parse
+
     servers = experiment.strategy.servers
     events = parse(text, experiment.learners, servers) if text else []
     return FaultPlan(events, servers, rejoins, heartbeat_timeout)

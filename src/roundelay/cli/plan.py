@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from roundelay import config
+from roundelay.cli.screen.file_names import complete
+from roundelay.cli.screen.plain_tables import wide_option
 from roundelay.errors import SettingsError
 from roundelay.planning.cluster_profiles import PROFILES, find_cluster, profile_names
 
@@ -25,7 +27,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("cluster", required=False)
+@click.argument("cluster", required=False, shell_complete=complete("cluster"))
 @click.option("--learners", "sizes", multiple=True, type=int, help="May be repeated; default: the cluster's size.")
 @click.option("--strategy", "names", multiple=True, help="May be repeated; default: the nine of the papers.")
 @click.option("--all", "everything", is_flag=True, help="Plan all strategies.")
@@ -34,11 +36,14 @@ Examples:
               help="A run or a study that shows how many frames a target takes.")  # fmt: skip
 @click.option("--target", metavar="SCORE=VALUE", help="Target, as loss=1.2; a study has its own.")
 @click.option(
-    "--hours", type=click.FloatRange(0, min_open=True), help="Hours of speech in an epoch, to show the time per epoch."
+    "--hours",
+    type=click.FloatRange(0, min_open=True),
+    help="Hours of speech in an epoch, to show the time of an epoch.",
 )
 @click.option("--change", type=float, default=2.0, show_default=True, help="Factor by which assumptions are changed.")
 @click.option("--sensitivity/--no-sensitivity", "look", default=None,
               help=f"Change each assumption; by default for up to {MANY} learners.")  # fmt: skip
+@wide_option
 @click.option("--list", "listing", is_flag=True, help="List the included profiles.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(cluster: str | None, **options: Any) -> None:
@@ -51,7 +56,7 @@ def command(cluster: str | None, **options: Any) -> None:
     if not options["change"] > 1:
         raise SettingsError(f"--change must be above 1, not {options['change']:g}")
     described = find_cluster(cluster)
-    from roundelay.cli.plan_output import plain, planning_bar, show  # with torch
+    from roundelay.cli.screen.plan_output import plain, planning_bar, show  # with torch
     from roundelay.planning.cluster_plan import num_learners, plan
     from roundelay.planning.ranking import PAPERS
     from roundelay.strategies import STRATEGIES
@@ -72,7 +77,7 @@ def command(cluster: str | None, **options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(plain(made)))
     else:
-        show(made, hours=options["hours"])
+        show(made, hours=options["hours"], wide=options["wide"])
 
 
 def _list(*, as_json: bool) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from roundelay.cli.progress_bars import bars
+from roundelay.cli.screen.dry_run_output import preparation_line, show_preparation
+from roundelay.cli.screen.progress_bars import bars
 
 _FILE = click.Path(path_type=Path, exists=True)
 
@@ -85,6 +86,7 @@ Examples:
     help="Also write the alignments in this format.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--dry-run", is_flag=True, help="Print what would be done and about how long it takes; do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def command(*, corpus: Path, out: Path, jobs: int, exports: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Prepare CORPUS: features, lexicon, aligned HMM states and decoding graphs.
@@ -94,10 +96,16 @@ def command(*, corpus: Path, out: Path, jobs: int, exports: tuple[str, ...], as_
     """
     from roundelay.speech.preparation.alignment_export import export_alignments
     from roundelay.speech.preparation.data_summary import summary_lines
-    from roundelay.speech.preparation.pipeline import prepare
+    from roundelay.speech.preparation.pipeline import prepare, preview
 
+    settings = _settings(options)
+    ahead = preview(corpus, out, settings, jobs=jobs)
+    if options["dry_run"]:
+        show_preparation(ahead, out, as_json=as_json)
+        return
+    click.echo(preparation_line(ahead), err=True)
     with bars() as progress:
-        outcome = prepare(corpus, out, _settings(options), jobs=jobs, progress=progress)
+        outcome = prepare(corpus, out, settings, jobs=jobs, progress=progress)
     written = [str(path) for kind in exports for path in export_alignments(outcome.data, kind)]
     if as_json:
         done = {"out": str(out), "done": outcome.done, "digest": outcome.data.digest, "exported": written}

@@ -9,7 +9,7 @@ import click
 
 EPILOG = """\b
 Examples:
-  roundelay train experiments/tiny.toml --out runs/ring --learners 4 --strategy adpsgd --set record.order=true
+  roundelay train tiny --out runs/ring --learners 4 --strategy adpsgd --set record.order=true
   roundelay replay runs/ring
 """
 

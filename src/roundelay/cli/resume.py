@@ -8,10 +8,8 @@ from pathlib import Path
 import click
 
 from roundelay.cli.fault_options import hosts_of
-from roundelay.cli.train import show
-from roundelay.cli.training_display import Display
-from roundelay.experiment.backends import RunOptions
-from roundelay.experiment.continuation import is_finished, resume
+from roundelay.cli.screen.training_display import Display
+from roundelay.cli.train import show, tell_how_to_resume
 
 EPILOG = """\b
 Examples:
@@ -35,6 +33,9 @@ def command(
     run: Path, *, learners: int | None, rendezvous: str | None, hosts: int, restarts: int, as_json: bool
 ) -> None:
     """Continue RUN from its newest complete checkpoint; with as many learners as before, as if it had never stopped."""
+    from roundelay.experiment.backends import RunOptions
+    from roundelay.experiment.continuation import is_finished, resume
+
     if is_finished(run):
         if as_json:
             click.echo(json.dumps({"run": str(run), "finished": True}))
@@ -42,4 +43,6 @@ def command(
             click.echo(f"{run}: already finished", err=True)
         return
     options = RunOptions(hosts=hosts_of(rendezvous, hosts), restarts=restarts)
-    show(resume(run, learners=learners, options=options, observer=Display(as_json=as_json)), as_json=as_json)
+    with tell_how_to_resume(run):
+        done = resume(run, learners=learners, options=options, observer=Display(as_json=as_json))
+    show(done, as_json=as_json)

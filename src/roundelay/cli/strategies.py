@@ -9,16 +9,14 @@ import re
 import types
 import typing
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from roundelay.strategies import STRATEGIES, find
-from roundelay.strategies.compression import COMPRESSIONS, Compression
-from roundelay.strategy import Strategy
+from roundelay.cli.screen.plain_tables import NARROW, keep_whole, plain_console, plain_table, wide_option
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from roundelay.strategy import Strategy
 
 EPILOG = """\b
 Examples:
@@ -49,15 +47,18 @@ SIGNS = {
 
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
+@wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(name: str | None, *, as_json: bool) -> None:
+def command(name: str | None, *, wide: bool, as_json: bool) -> None:
     """List the strategies with their papers, or show the equations and hyperparameters of NAME."""
+    from roundelay.strategies import STRATEGIES, find
+
     if name is not None:
         described = describe(name, find(name))
-        print(json.dumps(described)) if as_json else _show(described)
+        print(json.dumps(described)) if as_json else _show(described, wide=wide)
         return
     everyone = [describe(each, STRATEGIES[each]) for each in sorted(STRATEGIES.names())]
-    print(json.dumps({"strategies": everyone})) if as_json else _list(everyone)
+    print(json.dumps({"strategies": everyone})) if as_json else _list(everyone, wide=wide)
 
 
 def describe(name: str, kind: type[Strategy]) -> dict[str, Any]:
@@ -83,6 +84,8 @@ def _paper(text: str) -> str:
 
 def hyperparameters(kind: type[Any], prefix: str = "") -> list[dict[str, Any]]:
     """List a settings class's fields: name, type, default, and the comment beside it."""
+    from roundelay.strategies.compression import COMPRESSIONS, Compression
+
     hints, said = typing.get_type_hints(kind), _comments(kind)
     listed: list[dict[str, Any]] = []
     for field in dataclasses.fields(kind):
@@ -159,18 +162,22 @@ def _type_name(hint: Any) -> str:
     return re.sub(r"\b\w+\.", "", str(hint))
 
 
-def _list(everyone: list[dict[str, Any]]) -> None:
-    console = plain_console()
-    table = plain_table("strategy", "paper", "what it does")
+def _list(everyone: list[dict[str, Any]], *, wide: bool) -> None:
+    console = plain_console(wide=wide)
+    narrow = console.width < NARROW
+    table = (
+        plain_table("strategy", "what it does") if narrow else plain_table("strategy", "paper", "what it does", names=2)
+    )
     for each in everyone:
         authors, _, year = each["paper"].rpartition(", ")
         short = f"{authors.partition(',')[0]} et al." if "," in authors else authors
-        table.add_row(each["name"], f"{short}, {year}", readable(each["summary"]))
-    console.print(table)
+        paper, summary = f"{short}, {year}", readable(each["summary"])
+        table.add_row(each["name"], *([f"{summary} ({paper})"] if narrow else [paper, summary]))
+    console.print(keep_whole(table))
 
 
-def _show(described: dict[str, Any]) -> None:
-    console = plain_console()
+def _show(described: dict[str, Any], *, wide: bool) -> None:
+    console = plain_console(wide=wide)
     console.print(f"{described['name']}  ({described['module']})\n")
     for paragraph in readable(described["description"]).split("\n\n"):
         console.print(" ".join(paragraph.split("\n")) + "\n")
@@ -178,19 +185,4 @@ def _show(described: dict[str, Any]) -> None:
     for each in described["hyperparameters"]:
         default = "none" if each["default"] is None else str(each["default"])
         table.add_row(each["name"], each["type"], default, readable(each["meaning"]))
-    console.print(table)
-
-
-def plain_console() -> Console:
-    """Return a console as wide as the terminal; without a terminal, wide enough for all tables."""
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
-
-
-def plain_table(*headings: str) -> Table:
-    """Return a table without a frame."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for heading in headings:
-        unbroken = ("strategy", "model", "paper", "what it does", "hyperparameter")
-        table.add_column(heading, no_wrap=heading in unbroken)
-    return table
+    console.print(keep_whole(table))

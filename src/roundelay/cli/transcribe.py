@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from roundelay.cli.decode import decoding_options
-from roundelay.cli.progress_bars import bars
+from roundelay.cli.screen.progress_bars import bars
 
 EPILOG = """\b
 Examples:

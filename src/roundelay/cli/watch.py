@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from roundelay.cli.text_plots import bar, curve
-from roundelay.cli.training_display import figures, say_speed
+from roundelay.cli.screen.run_screen import draw, evaluation_line, state
+from roundelay.cli.screen.time_left import TimeLeft
 from roundelay.errors import CheckpointError
 from roundelay.runs.follower import Follower
-from roundelay.runs.reader import member_order
 
 EPILOG = """\b
 Examples:
@@ -28,9 +25,6 @@ Examples:
   roundelay watch runs/tiny --once
   roundelay watch runs/tiny --tensorboard logs/tiny
 """
-MOST_LEARNERS = 16  # bars; one line stands for all further learners
-KINDS = {"compute": "green", "communicate": "blue", "wait": "yellow", "serve": "magenta", "evaluate": "cyan"}
-LETTERS = {"compute": "█", "communicate": "▓", "wait": "░", "serve": "▒", "evaluate": "▚"}
 
 
 @click.command(epilog=EPILOG)
@@ -79,25 +73,29 @@ def latest(folder: Path) -> Path:
 
 def _follow(follower: Follower, interval: float, logs: Any) -> None:
     console = Console(highlight=False)
-    with Live(console=console, refresh_per_second=4, transient=False) as live:
-        for _ in _updates(follower, interval, logs):
-            live.update(draw(follower, console.width))
-        live.update(draw(follower, console.width))
+    with Live(console=console, refresh_per_second=4, transient=False, vertical_overflow="crop") as live:
+        for left in _updates(follower, interval, logs):
+            live.update(draw(follower, console.width, console.height - 1, left))
+        live.update(draw(follower, console.width, console.height - 1))
 
 
 def _follow_plainly(follower: Follower, interval: float, logs: Any) -> None:
     said = 0
-    for _ in _updates(follower, interval, logs):
+    for left in _updates(follower, interval, logs):
         for event in follower.scores[said:]:
-            click.echo(_evaluation(event))
+            rest = f"  {left}" if left.left is not None and not follower.finished else ""
+            click.echo(f"{evaluation_line(event)}{rest}")
         said = len(follower.scores)
-    click.echo(_state(follower))
+    click.echo(state(follower))
 
 
-def _updates(follower: Follower, interval: float, logs: Any) -> Iterator[None]:
-    """Yield after each time that the record is read, until the run has finished."""
+def _updates(follower: Follower, interval: float, logs: Any) -> Iterator[TimeLeft]:
+    """Yield the time left after each time that the record is read, until the run has finished."""
+    left = TimeLeft(follower.total or math.nan)
     while True:
-        yield
+        if follower.total and follower.losses:
+            left.update(follower.steps)
+        yield left
         if follower.finished and not follower.read():
             return
         time.sleep(interval)
@@ -126,81 +124,3 @@ def summary(follower: Follower) -> dict[str, Any]:
         },
         "unreadable": follower.unreadable,
     }
-
-
-def draw(follower: Follower, width: int) -> Group:
-    """Draw the state of a run for a terminal of this width."""
-    parts: list[Any] = [Text(follower.title, style="bold", no_wrap=True, overflow="ellipsis"), Text(_state(follower))]
-    if not follower.losses:
-        return Group(*parts, Text("no events yet"))
-    room = max(20, width - 12)
-    parts += [Text("training loss by frames", style="dim")]
-    parts += [Text(line, no_wrap=True) for line in curve(follower.losses, room, 8)]
-    name = "error" if any("error" in event for event in follower.scores) else "loss"
-    held = [(event["frames"], event[name]) for event in follower.scores if name in event]
-    if len(held) > 1:
-        parts += [Text(f"held-out {name}", style="dim")]
-        parts += [Text(line, no_wrap=True) for line in curve(held, room, 4)]
-    if follower.scores:
-        parts.append(Text(_evaluation(follower.scores[-1]), no_wrap=True, overflow="ellipsis"))
-    parts += [_bars(follower, width), _legend()]
-    parts += [Text(_event(event), style="red") for event in follower.events[-3:]]
-    if follower.unreadable:
-        parts.append(Text(f"{follower.unreadable} lines of the record cannot be read", style="red"))
-    return Group(*parts)
-
-
-def _state(follower: Follower) -> str:
-    done = f"minibatch {follower.steps}" + (f"/{follower.total}" if follower.total else "")
-    state = "finished" if follower.finished else "running"
-    if not follower.finished and follower.silent_seconds > 60:
-        state = f"no update for {follower.silent_seconds:.0f} s"
-    words = [state, done, f"loss {follower.loss:.4f}", say_speed(follower.speed)]
-    return "  ".join([*words, f"{follower.seconds:.1f} s {follower.clock}"])
-
-
-def _evaluation(event: dict[str, Any]) -> str:
-    words = [f"epoch {event.get('epoch', 0):.3g}", f"minibatch {event['minibatch']}"]
-    known = {name: event[name] for name in ("loss", "error", "distance") if isinstance(event.get(name), int | float)}
-    return "  ".join([*words, *figures(known), f"{event['time']:.3f} s {event.get('clock', '')}"])
-
-
-def _event(event: dict[str, Any]) -> str:
-    reason = event.get("reason") or event.get("kind") or ""
-    return f"{event['time']:.3f} s  {event['event']}  {event['member']}  {reason}"
-
-
-def _bars(follower: Follower, width: int) -> Table:
-    table = Table.grid(padding=(0, 1))
-    for justify in ("left", "right", "left", "left"):
-        table.add_column(justify=justify, no_wrap=True)
-    members = sorted(follower.learners.items(), key=lambda pair: member_order(pair[0]))
-    most = max((each.steps for _, each in members), default=1) or 1
-    room = max(10, (width - 36) // 2)
-    for member, each in members[:MOST_LEARNERS]:
-        steps = bar(each.steps / most, room // 2)
-        table.add_row(member, f"{each.steps} steps", steps, _shares(each.spent, room))
-    if len(members) > MOST_LEARNERS:
-        rest = [each.steps for _, each in members[MOST_LEARNERS:]]
-        table.add_row(f"{len(rest)} more", f"{min(rest)} to {max(rest)}", "", "")
-    return table
-
-
-def _shares(spent: dict[str, float], width: int) -> Text:
-    """Draw the time by kind; each kind has its own pattern, so that no colour is needed."""
-    whole, text, drawn = sum(spent.values()), Text(), 0
-    done = 0.0
-    for kind, colour in KINDS.items():
-        done += spent.get(kind, 0.0)
-        count = round(width * done / whole) - drawn if whole else 0
-        text.append(LETTERS[kind] * count, style=colour)
-        drawn += count
-    return text
-
-
-def _legend() -> Text:
-    text = Text()
-    for kind, colour in KINDS.items():
-        text.append(f"{LETTERS[kind]} ", style=colour)
-        text.append(f"{kind}  ")
-    return text

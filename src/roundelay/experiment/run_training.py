@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from roundelay import config
+from roundelay.devices import describe_device
 from roundelay.errors import SettingsError
 from roundelay.experiment.backends import Backend, On, RunOptions, choose_backend, started_ranks
 from roundelay.experiment.learner_entry import Result, Tensors
@@ -21,6 +22,7 @@ from roundelay.experiment.retry import run_with_retries
 from roundelay.experiment.run_observer import RunObserver
 from roundelay.experiment.settings import BuildExperiment, Experiment, assign, build_by_rule, build_experiment
 from roundelay.files import remove_unfinished
+from roundelay.included_files import Kind, find_file, read_extended
 from roundelay.runs.run_folder import RunFolder
 from roundelay.runtime import Clock
 from roundelay.runtimes.cluster import Cluster, Straggler
@@ -129,7 +131,7 @@ def configure(
     if changes.debug:
         table["debug"] = True
     if changes.cluster is not None:
-        table["cluster"] = _table(changes.cluster)
+        table["cluster"] = _table(changes.cluster, "cluster")
     if changes.learners_per_node is not None:
         table.setdefault("cluster", {})["learners_per_node"] = changes.learners_per_node
         if table.get("strategy", {}).get("name") == "hierarchical":
@@ -148,8 +150,13 @@ def configure(
     return build_by_rule(table, where, build)
 
 
-def _table(given: Path | str | Mapping[str, Any]) -> dict[str, Any]:
-    table: dict[str, Any] = config.resolve(given, Path()) if isinstance(given, Mapping) else config.read(Path(given))
+def _table(given: Path | str | Mapping[str, Any], kind: Kind = "experiment") -> dict[str, Any]:
+    table: dict[str, Any] = (
+        config.resolve(given, Path()) if isinstance(given, Mapping) else read_extended(find_file(kind, given), kind)
+    )
+    if kind == "experiment" and "strategies" in table and "task" not in table:
+        where = "this table" if isinstance(given, Mapping) else str(given)
+        raise SettingsError(f"{where}: a study, not an experiment; use roundelay compare for it")
     return table
 
 
@@ -315,6 +322,7 @@ def describe(experiment: Experiment, job: Job, on: str) -> dict[str, Any]:
         "minibatches": job.budget.total,
         "epochs": round(job.budget.total / job.budget.minibatches_per_epoch, 3),
         "seed": experiment.seed,
+        "device": describe_device(experiment.device, experiment.learners if on != "simulator" else 1),
     } | ({"rule": experiment.rate.chosen} if experiment.rate is not None and experiment.rate.chosen else {})
 
 

@@ -147,6 +147,8 @@ class Experiment(Settings):
     guard: GuardSettings | None = None
     learners: Annotated[int, limits(ge=1, largest=65536)] = 1
     threads: Annotated[int, limits(ge=1, largest=1024)] = 1
+    device: str = "auto"
+    """What learners compute on: an accelerator if there is one (``auto``), ``cpu``, or its name, such as ``cuda``."""
     clip: Positive | None = None
     seed: Seed = 0
     debug: bool = False
@@ -276,6 +278,7 @@ class Experiment(Settings):
             checkpoint=self.checkpoint,
             guard=self.guard or GuardSettings(),
             keep=self.keep,
+            device=self.device,
         )
 
     def origin(self) -> dict[str, Any]:

@@ -27,6 +27,8 @@ BLOCKS_PER_MEMORY = 100
 """Blocks in the budget for each block of a momentum's memory: our study; 20 are the least by the papers."""
 WARMUP_SHARE = 0.1
 """Share of the budget over which the rate rises, if a rule warms up."""
+FEW_STEPS = 200
+"""With fewer steps of each learner the frame error stayed well above that of one learner in our studies."""
 USUAL_RATES = ((("Adam", "AdamW", "NAdam", "RAdam", "Adamax"), 0.003), (("SGD",), 0.1))
 """The largest rates that are usual for one learner, by optimizer."""
 ADAPTIVE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop")
@@ -260,6 +262,11 @@ class _Chooser:
         words = [] if conditions.own_rate else [f"rate x {factor:g}"]
         words += [*self.words, *([f"rising over {warm} steps"] if warm else [])]
         line = f"{self.name} with {learners} learners: {', '.join(words)} ({rule.source})"
+        if steps is not None and steps < FEW_STEPS:
+            line += (
+                f"; {steps} steps per learner are few, so expect a higher error than one learner's, or use fewer "
+                "learners, smaller minibatches or more epochs"
+            )
         return RuleChoice(factor, self.settings, warm, 1.0 / factor if warm else 1.0, line if words else "")
 
 

@@ -170,8 +170,15 @@ class _Layer:
         }
         self.passes: dict[int, _BackwardPass] = {}
         self._handles: dict[str, RemovableHandle] = {}
-        self.zero = module.weight.detach().new_zeros(())
+        self._zero = module.weight.detach().new_zeros(())
         setattr(module, "forward", self.forward)  # noqa: B010 (mypy has no other way); the class's is still there
+
+    @property
+    def zero(self) -> Tensor:
+        """A zero where the layer is, which the module may have been moved to."""
+        if self._zero.device != self.module.weight.device:
+            self._zero = self._zero.to(self.module.weight.device)
+        return self._zero
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, and record its input if a gradient is needed."""

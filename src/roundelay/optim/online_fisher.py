@@ -69,6 +69,7 @@ class OnlineFisher:
             return x, 1.0
         if not self.started:
             self._start(x, square)
+        self.w = self.w.to(x.device)  # a checkpoint's is on the CPU
         h = x @ self.w.T
         hat = torch.addmm(x, h, self.w, alpha=-1.0)
         if self.updates < INITIAL_UPDATES or self.skipped >= self.settings.update_period - 1:

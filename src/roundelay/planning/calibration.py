@@ -19,6 +19,7 @@ WARM = 3  # first steps of a learner, left out: caches fill, memory is allocated
 QUICK = 1e12  # bytes per second, if a record shows no time at all
 SLOW_COPY = 2e8  # bytes per second: no memory is slower, so more time than this is the cost of the call
 SMALL = 1e6  # bytes: a message up to this size shows latency rather than bandwidth
+BUSY_JITTER = 0.3  # gradients of one size on an idle machine vary by less
 TRANSPORTS = {"processes": "shared memory or gloo", "mpi": "MPI"}
 
 
@@ -96,9 +97,14 @@ def calibrate(run: Path, *, trace: int = 0, model_bytes: float | None = None) ->
         "moving": moving,
         "wait": statistics.mean(parts.get("wait", 0.0) for each in learners.values() for *_, parts in each.steady()),
     }
-    return Calibration(
-        cluster, len(learners), steps, measured, _notes(about, slowness, copying + moving, len(learners))
-    )
+    notes = _notes(about, slowness, copying + moving, len(learners))
+    if (jitter := _jitter(list(own.values()))) > BUSY_JITTER:
+        notes.insert(
+            0,
+            f"jitter {jitter:.2g} is high: other programs probably used the machine; record again when it is idle, or "
+            "a plan made from this is about a busy machine",
+        )
+    return Calibration(cluster, len(learners), steps, measured, notes)
 
 
 def read_spans(record: Path) -> dict[str, Spans]:

@@ -89,4 +89,6 @@ def _choose(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Stra
         if name not in table:
             raise SettingsError(f"--set {key}: {name!r} is not planned; there are {', '.join(table)}")
         config.put(table, key, value)
+    for each in table.values():
+        STRATEGIES.find(each["name"], "strategy")
     return {name: config.build_named(STRATEGIES, each, name) for name, each in table.items()}

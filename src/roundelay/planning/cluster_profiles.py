@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from roundelay import config
-from roundelay.errors import SettingsError, suggest
+from roundelay.included_files import find_file, read_extended
 from roundelay.runtimes.cluster import Cluster
 
 PROFILES = Path(str(resources.files("roundelay.planning"))) / "clusters"
@@ -20,11 +20,5 @@ def profile_names() -> list[str]:
 
 def find_cluster(name: str) -> Cluster:
     """Read a cluster from a file, or the profile of this name."""
-    path = Path(name)
-    if path.suffix != ".toml" and not path.exists():
-        path = PROFILES / f"{name}.toml"
-        if not path.exists():
-            raise SettingsError(f"no file and no profile {suggest(name, profile_names())}")
-    if not path.is_file():
-        raise SettingsError(f"{path}: no such file; use a file or one of the profiles {', '.join(profile_names())}")
-    return config.build(Cluster, config.read(path), str(path))
+    path = find_file("cluster", name)
+    return config.build(Cluster, read_extended(path, "cluster"), str(path))

@@ -72,7 +72,7 @@ def write_model(path: Path, module: nn.Module, about: dict[str, Any]) -> None:
     """Write a model as safetensors, and ``about`` with its tensors and digest as JSON beside it, each atomically."""
     from safetensors.torch import save
 
-    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in module.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
     data = save(tensors)
     write_bytes(path, data)
     description = about | {

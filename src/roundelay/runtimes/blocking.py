@@ -19,6 +19,8 @@ class StrategyLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.turns = 0
+        """How often it changed hands: as long as this does not change, nobody else can have changed anything."""
 
     def acquire(self) -> None:
         """Acquire the lock until further notice."""
@@ -28,11 +30,13 @@ class StrategyLock:
     def acquired(self) -> Iterator[None]:
         """Hold the lock inside."""
         with self._lock:
+            self.turns += 1
             yield
 
     @contextmanager
     def released(self) -> Iterator[None]:
         """Release the lock inside; only the thread that holds it may call this."""
+        self.turns += 1
         self._lock.release()
         try:
             yield
@@ -55,11 +59,11 @@ class Blocking(Generic[T]):
     """An awaitable that makes one blocking call; await it at most once."""
 
     def __init__(self, wait: Callable[[], T]) -> None:
-        self._wait = wait
+        self.wait = wait
 
     def __await__(self) -> Generator[None, None, T]:
         yield from ()  # it never suspends, but __await__ must be a generator
-        return self._wait()
+        return self.wait()
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from roundelay.communicator import Communicator, DeferredReply
@@ -37,6 +38,9 @@ class Session:
         self.end_reason: str | None = None
         self.failure: BaseException | None = None
         self.closers: list[Callable[[], None]] = []
+        self.aborters: list[Callable[[], None]] = []
+        """Called at a loss, by any thread: the main one may be waiting for a device that waits for a peer."""
+        self.outgoing = HostCopies(strategy_lock)
         self.threads: list[threading.Thread] = []
         self.dropped: deque[Lent] = deque()  # results lent by communicators that are gone
 
@@ -51,6 +55,8 @@ class Session:
         if self.end_reason is None:
             self.end_reason = reason
             self.transport.abort(reason)
+            for abort in list(self.aborters):
+                abort()
 
     def close(self) -> None:
         """Free all resources of this generation."""
@@ -65,6 +71,7 @@ class Session:
 
     def wait(self, check: Callable[[], T | None]) -> T:
         """Wait until ``check`` returns something, without the strategy lock; record the time."""
+        self.outgoing.forget()
         result = check()
         if result is not None:
             return result
@@ -100,6 +107,37 @@ class Session:
             return self.strategy.serve(self.learner, theirs.to(self.learner.weights.device), source)
         finally:
             self.recorder.span("serve", begin, source=source)
+
+
+class HostCopies:
+    """Copies of an accelerator's tensors in host memory: one, however many neighbours it is sent to.
+
+    A copy is good as long as nobody can have changed the tensor: until it is written, or someone waits or computes.
+    """
+
+    def __init__(self, strategy_lock: StrategyLock) -> None:
+        self._lock, self._copy = strategy_lock, torch.empty(0)
+        self._of: tuple[object, ...] = ()
+        self._buffers: dict[tuple[torch.dtype, int], Tensor] = {}
+
+    def forget(self) -> None:
+        """Take the next tensor anew."""
+        self._of = ()
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Return ``x`` in host memory, until the next call."""
+        if x.device.type == "cpu":
+            return x
+        of = (x.data_ptr(), x.shape, x.stride(), x.dtype, x._version, self._lock.turns)
+        if of != self._of:
+            key = x.dtype, x.numel()
+            if key not in self._buffers:
+                self._buffers[key] = torch.empty(x.numel(), dtype=x.dtype, device="cpu", pin_memory=True)
+            self._copy = self._buffers[key].view(x.shape)
+            self._copy.copy_(x.detach(), non_blocking=True)
+            torch.accelerator.current_stream(x.device).synchronize()
+            self._of = of
+        return self._copy
 
 
 class PointToPoint:
@@ -173,14 +211,22 @@ class PointToPoint:
 
     def _send(self, to: int, label: Label, x: Tensor) -> None:
         with self.session.communicating():
-            self.session.recorder.count_bytes(self.session.transport.send(self.members[to], label, x))
+            sent = self.session.transport.send(self.members[to], label, self.session.outgoing.copy(x))
+            self.session.recorder.count_bytes(sent)
 
     def _receive(self, source: int, label: Label, like: Tensor) -> Tensor:
-        """Wait for a message and lend its tensor."""
+        """Wait for a message and lend its tensor, or return a copy: on an accelerator, and of a gather.
+
+        A gather's result may be kept for long, and an unreleased message blocks its sender in shared memory.
+        """
         transport, sender = self.session.transport, self.members[source]
         message = self.session.wait(lambda: transport.receive(sender, label))
+        if like.device.type != "cpu" or label.kind is Kind.GATHER:
+            copied = message.tensor.to(like.device, copy=True)
+            message.release()
+            return copied
         self._lent[label.kind].append(message.release)
-        return message.tensor.to(like.device)
+        return message.tensor
 
     def _reclaim_results(self, kind: Kind) -> None:
         """Release the messages lent by earlier operations of this kind, and by communicators that are gone."""
@@ -201,7 +247,8 @@ def serve_message(session: Session, message: Message) -> None:
 
     def send(tensor: Tensor) -> None:
         if session.end_reason is None:
-            session.recorder.count_bytes(session.transport.send(message.source, label, tensor))
+            sent = session.transport.send(message.source, label, session.outgoing.copy(tensor))
+            session.recorder.count_bytes(sent)
 
     if isinstance(reply, DeferredReply):
         reply.on_send(send)

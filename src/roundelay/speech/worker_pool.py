@@ -8,6 +8,8 @@ is still starting would show a traceback.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import signal
 import threading
 from collections import deque
@@ -39,9 +41,7 @@ class WorkerPool:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         if self.jobs > 1:
-            self._pool = ProcessPoolExecutor(
-                self.jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-            )
+            self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_prepare_process)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -53,12 +53,6 @@ class WorkerPool:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
-    def _submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
-        """Submit a chunk; a process that this starts inherits that Ctrl-C does not reach it."""
-        assert self._pool is not None
-        with _interrupted_later():
-            return self._pool.submit(function, *arguments)
-
     def map(
         self, function: Callable[[Shared, Chunk], Result], shared: Shared, chunks: Iterable[Chunk]
     ) -> Iterator[Result]:
@@ -68,7 +62,8 @@ class WorkerPool:
             return
         waiting: deque[Future[Any]] = deque()
         for chunk in chunks:
-            waiting.append(self._submit(function, shared, chunk))
+            with _without_interrupts():
+                waiting.append(self._pool.submit(function, shared, chunk))
             if len(waiting) > 2 * self.jobs:
                 yield waiting.popleft().result()
         while waiting:
@@ -76,23 +71,38 @@ class WorkerPool:
 
 
 @contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Hold Ctrl-C back, and from processes that are started here for good.
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that do not notice Ctrl-C while they import; here it is noticed a moment later.
 
     The signal is blocked in this thread only; another thread may take it, so its handler has to wait, too.
     """
     came: list[Any] = []
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda *about: came.append(about)) if main else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if main:
             signal.signal(signal.SIGINT, handler)
     if came and callable(handler):
         handler(*came[0])
+
+
+def _prepare_process() -> None:
+    """Leave Ctrl-C to the parent, and end with it, also if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def in_chunks(items: Iterable[Chunk], size: Callable[[Chunk], int], least: int) -> Iterator[list[Chunk]]:

@@ -59,13 +59,15 @@ class BMUF(Strategy):
         frames = self.block_frames
         self.block_steps = self.block if frames is None else -(-frames // learner.nominal_frames)
         self.eta = 1.0 - 1.0 / learner.comm.size if self.momentum is None else self.momentum
-        self.steps, self.delta = 0, delta
+        self.steps, self.delta, self.buffer = 0, delta, delta.clone()
         ahead = self.block_start(torch.zeros_like(delta))
         self.model = learner.weights[: learner.tail] - ahead  # so that the block starts at our weights
 
     def block_start(self, model: Tensor) -> Tensor:
-        """Return the weights at which all learners start the next block."""
-        return model + self.eta * self.delta if self.form == "nesterov" else model.clone()
+        """Return the weights at which all learners start the next block, in a buffer."""
+        if self.form == "classical":
+            return self.buffer.copy_(model)
+        return self.buffer.copy_(self.delta).mul_(self.eta).add_(model)
 
     async def step(self, learner: Learner) -> None:
         learner.descend()
@@ -74,7 +76,7 @@ class BMUF(Strategy):
             await learner.comm.mean(learner.weights, weight=learner.multiplicity)
             await learner.sync_optimizer(self.optimizer_state, learner.comm)
             parameters = learner.weights[: learner.tail]
-            block = parameters - self.block_start(self.model)  # G
+            block = parameters.sub_(self.block_start(self.model))  # G, where the parameters were
             self.delta.mul_(self.eta).add_(block, alpha=self.rate)
             self.model.add_(self.delta)
             parameters.copy_(self.block_start(self.model))

@@ -29,9 +29,12 @@ class DelayByOne(Strategy):
 
     topology: Literal["all-reduce", "ring"] = "all-reduce"
 
+    def setup(self, learner: Learner) -> None:
+        self.mean = learner.weights.clone()
+
     def overlap(self, learner: Learner) -> None:
         if self.topology == "all-reduce":
-            self.averaging = learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
+            self.averaging = learner.comm.mean(self.mean.copy_(learner.weights), weight=learner.multiplicity)
         else:
             self.averaging = Mixing(Ring()).mix(learner)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,9 @@ from roundelay import config
 from roundelay.config import Count, Positive, Seed, Settings
 from roundelay.errors import SettingsError, suggest
 from roundelay.experiment.settings import assign
+from roundelay.included_files import Kind, find_file, read_extended
 from roundelay.strategies import STRATEGIES
+from roundelay.study.claims import PaperClaim
 
 Table = dict[str, Any]
 On = Literal["simulator", "processes"]
@@ -92,6 +93,8 @@ class Study(Settings):
     tuning: Tuning = field(default_factory=Tuning)
     decode: Decoding | None = None
     parts: list[Part] = field(default_factory=list)
+    claim: PaperClaim | None = None
+    """What the study tries, and by what it is judged."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,12 +110,15 @@ class Study(Settings):
     @classmethod
     def read(cls, path: Path, settings: Mapping[str, Any] | None = None, data: Path | None = None) -> Study:
         """Read a study and the files that it names; ``settings``, by key, change its experiment."""
-        study = config.build(cls, config.read(path), str(path))
+        table = read_extended(path, "study")
+        if "task" in table and "strategies" not in table:
+            raise SettingsError(f"{path}: an experiment, not a study; use roundelay train, or name it in a study")
+        study = config.build(cls, table, str(path))
         if isinstance(study.experiment, str):
-            study.experiment = config.read(path.parent / study.experiment)
+            study.experiment = read_extended(_beside("experiment", path, study.experiment))
         for name, cluster in study.clusters.items():
             if isinstance(cluster, str):
-                study.clusters[name] = config.read(path.parent / cluster)
+                study.clusters[name] = read_extended(_beside("cluster", path, cluster), "cluster")
         for key, value in (settings or {}).items():
             assign(study.experiment, key, value)
         if data is not None:
@@ -142,16 +148,10 @@ class Study(Settings):
                         raise SettingsError(f"{where}: parts[{k}].{kind}: unknown {suggest(name, known)}")
 
 
-def merge(table: Table, over: Table) -> Table:
-    """Return ``table`` changed by ``over``: inner tables are merged, or replaced if their ``name`` differs."""
-    merged = copy.deepcopy(table)
-    for key, value in over.items():
-        now = merged.get(key)
-        same = (
-            isinstance(now, dict) and isinstance(value, dict) and value.get("name", now.get("name")) == now.get("name")
-        )
-        merged[key] = merge(now, value) if same and isinstance(now, dict) else copy.deepcopy(value)
-    return merged
+def _beside(kind: Kind, study: Path, given: str) -> Path:
+    """Return a file that a study names: relative to the study's, or included."""
+    beside = study.parent / given
+    return beside if beside.is_file() or given.endswith(".toml") else find_file(kind, given)
 
 
 def _find_strategy(name: str, where: str) -> None:

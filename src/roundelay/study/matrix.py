@@ -14,8 +14,9 @@ from typing import Any
 from roundelay import config
 from roundelay.errors import SettingsError
 from roundelay.experiment.settings import BuildExperiment, build_by_rule, build_experiment
+from roundelay.included_files import merge
 from roundelay.runtimes.cluster import Cluster
-from roundelay.study.definition import Part, Study, Table, merge
+from roundelay.study.definition import Part, Study, Table
 from roundelay.study.regimes import Fitted, fit_period, nodes_for, scaled, scaling
 from roundelay.tasks import TASKS
 

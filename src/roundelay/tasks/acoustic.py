@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from roundelay.config import Count, Fraction, Seed, check_bounds
+from roundelay.devices import device_of, to_device
 from roundelay.errors import DataError, SettingsError
 from roundelay.models import AcousticModel, build_model
 from roundelay.speech.features.minibatches import Batch
@@ -173,7 +174,7 @@ class Acoustic(Task):
         model = cast("AcousticModel", module)
         sums = {"loss": 0.0, "error": 0.0, "frames": 0.0}
         for name in self._held_out[index]:
-            inputs = torch.from_numpy(self.held_out_inputs[name]).float()[None]
+            inputs = to_device(torch.from_numpy(self.held_out_inputs[name]).float()[None], device_of(model))
             length = torch.tensor([inputs.shape[1]])
             scores = model(with_context(inputs, length, model.left, model.right))[0].log_softmax(-1)
             loss, errors = self._judge(name, scores)
@@ -185,12 +186,13 @@ class Acoustic(Task):
     def _judge(self, name: str, scores: Tensor) -> tuple[float, float]:
         """Return the summed loss of an utterance and its errors; errors of labels are converted to frames."""
         if self.objective == "ce":
-            targets = torch.tensor(self._held_out_targets[name]).long()
+            targets = to_device(torch.tensor(self._held_out_targets[name]).long(), scores.device)
             loss = functional.nll_loss(scores, targets, reduction="sum")
             return float(loss), float((scores.argmax(-1) != targets).sum())
         labels = self._held_out_labels[name]
         steps, count = torch.tensor([len(scores)]), torch.tensor([len(labels)])
-        loss = functional.ctc_loss(scores[:, None], torch.tensor([labels]), steps, count, reduction="sum")
+        targets = to_device(torch.tensor([labels]), scores.device)
+        loss = functional.ctc_loss(scores[:, None], targets, steps, count, reduction="sum")
         return float(loss), label_errors(greedy_labels(scores), labels) * self._frames_a_label
 
     def save_assets(self, run: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from roundelay.devices import to_device
 from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.minibatches import (
     Batch,
@@ -105,5 +106,5 @@ def _averaged(parts: Sequence[Minibatches], frames: int) -> BatchReader:
 def with_context(inputs: Tensor, lengths: Tensor, left: int, right: int) -> Tensor:
     """Add context around utterances (B, T, F) of ``lengths`` (B) by repeating their first and last frames."""
     times = torch.arange(-left, inputs.shape[1] + right)
-    times = torch.minimum(times.clamp(min=0)[None], (lengths - 1)[:, None])
+    times = to_device(torch.minimum(times.clamp(min=0)[None], (lengths - 1)[:, None]), inputs.device)
     return inputs.gather(1, times[:, :, None].expand(-1, -1, inputs.shape[2]))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from roundelay.devices import device_of, to_device
 from roundelay.errors import SettingsError
 from roundelay.task import Scores, Task
 from roundelay.tasks.loader_minibatches import NumberedMinibatches, RandomStates, keep, number_minibatches
@@ -111,6 +112,7 @@ class ModelTask(Task):
         assert self._held_out is not None
         batch = self._held_out.load(index)
         frames = self._count_frames(batch)
+        batch = to_device(batch, device_of(module))
         means = {"loss": float(self.loss(module, batch).detach())} | self._further_scores(module, batch)
         return {name: mean * frames for name, mean in means.items()} | {"frames": float(frames)}
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from roundelay.config import Count, Fraction, Seed, Width, check_bounds, limits
+from roundelay.devices import device_of, to_device
 from roundelay.task import Scores, Task
 
 Pair = tuple[Tensor, Tensor]
@@ -43,6 +44,7 @@ class Tiny(Task):
         self.minibatches_per_epoch = -(-self.frames_per_epoch // self.batch)
         self.nominal_frames = self.batch
         self.held_out_minibatches = 4
+        self._orders: dict[int, Tensor] = {}  # of the last epoch that was asked for
         self._train, self._held_out = self._draw(self.frames_per_epoch, 1), self._draw(1024, 2)
 
     def make_module(self) -> nn.Module:
@@ -57,8 +59,11 @@ class Tiny(Task):
 
     def load(self, epoch: int, index: int) -> Pair:
         """Return features and classes; the order of frames differs in each epoch."""
-        generator = torch.Generator().manual_seed(hash((self.data_seed, epoch, 3)) & (2**63 - 1))
-        order = torch.randperm(self.frames_per_epoch, generator=generator)
+        order = self._orders.get(epoch)
+        if order is None:
+            generator = torch.Generator().manual_seed(hash((self.data_seed, epoch, 3)) & (2**63 - 1))
+            order = torch.randperm(self.frames_per_epoch, generator=generator)
+            self._orders = {epoch: order}
         mine = order[index * self.batch : (index + 1) * self.batch]
         return self._train[0][mine], self._train[1][mine]
 
@@ -68,7 +73,8 @@ class Tiny(Task):
 
     def score(self, module: nn.Module, index: int) -> Scores:
         """Return cross-entropy and errors of a quarter of the held-out frames."""
-        features, classes = (x.chunk(self.held_out_minibatches)[index] for x in self._held_out)
+        here = device_of(module)
+        features, classes = (to_device(x.chunk(self.held_out_minibatches)[index], here) for x in self._held_out)
         logits = module(features)
         loss = functional.cross_entropy(logits, classes, reduction="sum")
         errors = (logits.argmax(1) != classes).sum()

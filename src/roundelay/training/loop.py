@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from roundelay.devices import choose_device, to_device, use_device
 from roundelay.errors import CheckpointError, LearnerLost
 from roundelay.learner import Learner
 from roundelay.runtime import Runtime
@@ -127,7 +128,7 @@ class Gradient:
         if self.number is not None:
             epoch, index = training.budget.locate(self.number)
             seed_minibatch(training.job.seed, epoch, index)
-            self.loss = task.gradient(learner, task.load(epoch, index))
+            self.loss = task.gradient(learner, to_device(task.load(epoch, index), learner.weights.device))
             learner.collect_grad()
             if not training.guard.accepts(training.member, task, epoch, index, self.loss):
                 learner.discard()
@@ -167,6 +168,8 @@ class Job:
     """What must be the same on all learners, by name; compared when they first rendezvous."""
     start: dict[str, Tensor] | None = None
     """Pre-trained weights, by their names in the module."""
+    device: str = "cpu"
+    """What learners compute on: ``auto``, ``cpu``, or an accelerator."""
 
     def attempt(self, folder: Path | None, *, lr_factor: float = 1.0, start: dict[str, Tensor] | None = None) -> Job:
         """Return this job for one attempt at it, which saves to ``folder`` and chooses the model to leave."""
@@ -184,6 +187,9 @@ class Job:
         module = self.task.make_module()
         if self.start is not None:
             start_with(module, self.start)
+        device = choose_device(self.device)
+        use_device(device)
+        module.to(device)
         nominal_frames = self.task.nominal_frames
         learner = Learner(
             module, self.optimizer(module), clip=self.clip, nominal_frames=nominal_frames, debug=self.debug

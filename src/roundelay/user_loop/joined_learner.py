@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import logging
 import math
-import sys
 import types
 import weakref
 import zlib
@@ -24,16 +22,18 @@ from roundelay.errors import LearnerLost, NumericalError, SettingsError
 from roundelay.learner import Learner
 from roundelay.runs.run_folder import RunFolder, write_model
 from roundelay.runtime import Runtime
+from roundelay.runtimes.mpi.mpi_runtime import MpiRuntime
 from roundelay.runtimes.processes.process_runtime import ProcessRuntime
 from roundelay.strategy import Strategy
 from roundelay.task import Schedule, seed_minibatch
 from roundelay.training.budget import Claim
 from roundelay.training.checkpoint_files import Saver
+from roundelay.user_loop import program_end
 from roundelay.user_loop.acts import Acts
 from roundelay.user_loop.hosted_servers import HostedServers, ServerLearner
 from roundelay.user_loop.loaders import SharedLoader
 from roundelay.user_loop.loop_rank import LoopRank
-from roundelay.user_loop.module_learner import ModuleLearner
+from roundelay.user_loop.module_learner import ModuleLearner, move_model
 from roundelay.user_loop.runtime_detection import Seats
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ def join(
     nonfinite: Literal["stop", "skip"] = "stop",
     checkpoints: str | Path | None = None,
     record: str | Path | None = None,
+    device: str | None = None,
     runtime: Runtime | None = None,
 ) -> JoinedLearner:
     """Make this process a learner of the run that its launcher or its process group describes, or of a run alone.
@@ -64,6 +65,8 @@ def join(
     A gradient that is not finite stops the run; with ``nonfinite="skip"`` its step is left out.
     With ``checkpoints``, a folder, `JoinedLearner.epochs` saves the state of all learners there after each epoch, and a
     job that is started again continues from it.
+    With ``device``, ``"auto"`` or the name of an accelerator, the model is moved to this process's device, and `share`
+    moves minibatches there; without it all stays where it is.
     With ``record``, a folder that may be the same, a record of all computation, communication and waiting is written
     there, for ``roundelay watch`` and ``roundelay calibrate``.
 
@@ -82,14 +85,20 @@ def join(
     folder, saver, resumed = Path(record) if record is not None else None, None, False
     if runtime is not None and folder is not None:
         raise SettingsError("record: the given runtime has its own record; leave record out")
+    if runtime is not None and strategy.servers:
+        raise SettingsError(
+            f"runtime: {type(strategy).__name__} has servers, which live in learners' processes; leave runtime out"
+        )
     if checkpoints is not None:
         Path(checkpoints).mkdir(parents=True, exist_ok=True)
         saver = Saver(Path(checkpoints))
         resumed = bool(saver.checkpoints.positions())
+    if device is not None:
+        move_model(model, optimizer, device)
     learner = ModuleLearner(model, optimizer, clip=clip)
     try:
         seats = None if runtime is not None else Seats(strategy.servers, folder, resumed=resumed)
-        return JoinedLearner(
+        joined = JoinedLearner(
             learner,
             strategy,
             runtime,
@@ -100,6 +109,8 @@ def join(
             saver=saver,
             folder=folder,
         )
+        joined.batch_device = learner.weights.device if device is not None else None
+        return joined
     except BaseException:
         learner.release()
         raise
@@ -137,6 +148,9 @@ class JoinedLearner:
     The strategy lock is released whenever the user's code runs, so that requests of other learners are served at any
     time.  At rest, between two loops, the model has the consensus, and this learner's own weights are set aside.
     """
+
+    batch_device: torch.device | None = None
+    """Where `share` moves minibatches; ``None``: they stay where they are."""
 
     def __init__(
         self,
@@ -186,9 +200,10 @@ class JoinedLearner:
         self._put_step(learner)
         self._users_code = contextlib.ExitStack()
         self._leave_inside()
-        reference = weakref.ref(self)
-        self._at_exit = lambda: _close_at_exit(reference)
-        atexit.register(self._at_exit)
+        if self.num_learners > 1:
+            program_end.watch_exit()
+        program_end.note_progress()
+        self._at_exit = program_end.at_exit(self, self._member.name)
 
     def _make_runtime(self, seats: Seats | None) -> Runtime:
         assert seats is not None
@@ -490,6 +505,7 @@ class JoinedLearner:
         """At our end: take part, without a minibatch, in the acts of those who step with us."""
         learner = self._learner
         kept = learner.grads
+        learner.heal()  # edits after the last step count at once, in what neighbours ask for
         if self._opened:
             await self._idle_step()
         await self._acts.end()
@@ -553,6 +569,7 @@ class JoinedLearner:
                 break  # if a learner was lost meanwhile, what was handed out is handed out again
         self._void = self._cleared = False
         self._steps_in_loop += 1
+        program_end.note_progress()
         return result
 
     def _unscale(self) -> bool:
@@ -807,14 +824,14 @@ class JoinedLearner:
             hook.remove()
         self._remove_step()
         self._learner.release()
-        atexit.unregister(self._at_exit)
+        program_end.forget(self._at_exit)
 
     def abandon(self, reason: str) -> None:
         """Leave at once, without the others: they are told the ``reason``."""
         if self._closed:
             return
         self._users_code.close()
-        if isinstance(self._runtime, ProcessRuntime):
+        if isinstance(self._runtime, ProcessRuntime | MpiRuntime):
             self._runtime.abandon(reason)
         self._release()
 
@@ -824,10 +841,11 @@ class JoinedLearner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
+        if program_end.is_failure(error):
+            assert kind is not None
             self.abandon(f"{self._member.name} has stopped: {kind.__name__}: {error}")
+        else:
+            self.close()
 
 
 def _finite(grads: list[Tensor]) -> bool:
@@ -883,14 +901,3 @@ def _leave_server(rank: LoopRank, seats: Seats | None) -> None:
     rank.leave()
     if seats is not None:
         seats.end(rank.runtime.initial_rank, rank.runtime)
-
-
-def _close_at_exit(reference: weakref.ref[JoinedLearner]) -> None:
-    """Leave at the end of a program that has not closed its learner: with the others, or after an error without."""
-    learner = reference()
-    if learner is not None:
-        error = getattr(sys, "last_value", None)
-        if error is None:
-            learner.close()
-        else:
-            learner.abandon(f"{learner._member.name} has ended: {type(error).__name__}: {error}")

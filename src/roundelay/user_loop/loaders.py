@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from roundelay.communicator import Communicator, gather_json
+from roundelay.devices import to_device
 from roundelay.errors import SettingsError
 from roundelay.training.budget import Claim
 
@@ -29,6 +30,9 @@ MAX_DIGEST_BYTES = 1 << 16  # of a tensor, when the first minibatches of learner
 
 class Sharer(Protocol):
     """The learner whose minibatches a loader gives."""
+
+    batch_device: torch.device | None
+    """Where minibatches are moved; ``None``: they stay where they are."""
 
     @property
     def rank(self) -> int:
@@ -128,7 +132,7 @@ class SharedLoader(Generic[B]):
                 generation, claim = self._claimed.popleft()
                 if learner.hand_out(generation, claim):
                     handed += 1
-                    yield batch
+                    yield batch if learner.batch_device is None else to_device(batch, learner.batch_device)
             learner.end_loop(handed)
 
     def _begin(self) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from roundelay.communicator import Communicator
+from roundelay.devices import choose_device, use_device
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner, Slot
 
@@ -126,6 +127,11 @@ class ModuleLearner(Learner):
                 table[name] = place.tensor  # type: ignore[assignment]  # a table of buffers
             elif now.data_ptr() != address:
                 home = place.narrow if place.narrow is not None else place.view(self.snapshot)
+                if now.device != home.device:
+                    raise SettingsError(
+                        f"the model was moved from {home.device} to {now.device} after join; "
+                        "move it before, or join again"
+                    )
                 if now.shape != home.shape:
                     raise SettingsError(
                         f"{place.name} had the shape {[*home.shape]} and has {[*now.shape]} now: call join again"
@@ -306,6 +312,17 @@ class ModuleLearner(Learner):
         grads = [place.tensor.grad for place in self._parameters]
         super()._make_moments(fresh)
         self.set_grads(grads)
+
+
+def move_model(model: nn.Module, optimizer: torch.optim.Optimizer, asked: str) -> None:
+    """Move a model, and what its optimizer keeps of its parameters, to this process's device."""
+    device = choose_device(asked)
+    use_device(device)
+    model.to(device)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[name] = value.to(device)
 
 
 def exact_rates(optimizer: torch.optim.Optimizer, like: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -54,6 +54,8 @@ class LoopWorld:
     """Whether the others continue if a process is lost, and it may be started again."""
     attempt: int = 0
     """How often this process was started before."""
+    has_ended: Callable[[int], bool] | None = None
+    """Whether the process of a rank is known to have ended, even before its first heartbeat."""
 
 
 launched: LoopWorld | None = None
@@ -77,6 +79,8 @@ class Seats:
             self._world, self._store = world, world.store.with_prefix(f"loop {number}")
             self.rank, self.size = world.rank, world.size
             if world.elastic:
+                if self._store.add("processes", 1) == 1:
+                    self._store.add("ids", servers + world.size)  # later ones are of newcomers
                 world.store.setdefault(f"loop/{number}", servers)  # the launcher tells each of them of a loss
         self._begin_record(resumed=resumed)
 
@@ -99,7 +103,17 @@ class Seats:
             return LocalRuntime(Record(path, clock="wall"))
         world = self._world
         process = ProcessInfo(number, self._servers + self.size, world.host, world.address, elastic=world.elastic)
-        return ProcessRuntime(self._store.clone(), process, Options(), folder=self._folder, attempt=world.attempt)
+        return ProcessRuntime(
+            self._store.clone(), process, Options(), folder=self._folder, attempt=world.attempt, has_ended=self._gone()
+        )
+
+    def _gone(self) -> Callable[[int], bool] | None:
+        """Return what tells whether the process in which a rank lives has ended."""
+        world, servers = self._world, self._servers
+        has_ended = world.has_ended if world is not None else None
+        if world is None or has_ended is None:
+            return None
+        return lambda number: has_ended(number - servers if number >= servers else number % world.size)
 
     def end(self, number: int, runtime: Runtime) -> None:
         """End a rank's runtime; the last of the learners of a host, in their order, merges the records."""
@@ -198,7 +212,8 @@ def make_world(source: Source) -> LoopWorld:
     world = environment.find()
     assert world is not None
     store = connect_world(world, Options().heartbeat_timeout)
-    return LoopWorld(world.rank, world.size, store, host, world.address)
+    siblings = environment.Siblings(world)
+    return LoopWorld(world.rank, world.size, store, host, world.address, has_ended=siblings.has_ended)
 
 
 @functools.cache

@@ -31,6 +31,17 @@ def test_the_optimizer_is_kaldis_recursion() -> None:
     assert torch.equal(rbm.spread, torch.zeros(4))
 
 
+def test_kaldis_default_with_bug_takes_steps_five_times_as_long_at_first() -> None:
+    """Momentum 0.9 from the second minibatch, at a rate for the momentum of the ramp: what the page says of it."""
+    ramp = MomentumRamp(first=0.5, last=0.9, steps=2, step_frames=100)
+    for position, times in ((0, 5.0), (1000, 1.0)):
+        ours = theirs = 0.0
+        for _ in range(300):  # of a constant gradient
+            ours = (1 - ramp(position)) * ours + 0.4 * ramp(position)
+            theirs = 0.9 * theirs + 0.4 * ramp(position)
+        assert theirs / ours == pytest.approx(times)
+
+
 def test_the_rate_recovers_at_the_next_step_of_the_ramp() -> None:
     rbm = RBM(3, 3, "gaussian")
     optimizer = GuardedMomentum(rbm, 0.1)

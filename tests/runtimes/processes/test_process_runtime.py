@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import process_jobs
 from roundelay.communicator import Communicator
@@ -95,7 +96,7 @@ def test_no_environment_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def endpoint(transport: TransportName, host: str = "here", device: str = "cpu") -> Endpoint:
-    return Endpoint(ProcessInfo(0, 1, host=host), transport, device, lambda reason: None)
+    return Endpoint(ProcessInfo(0, 1, host=host), transport, torch.device(device), lambda reason: None)
 
 
 def connect(one: Endpoint, addresses: list[dict[str, Any]]) -> Communicator:
@@ -111,9 +112,12 @@ def connect(one: Endpoint, addresses: list[dict[str, Any]]) -> Communicator:
 def test_memory_is_shared_if_all_members_can() -> None:
     one = endpoint("auto")
     assert isinstance(connect(one, [one.address]), SharedMemoryCommunicator)
-    for chosen in (endpoint("gloo"), endpoint("auto", device="cuda")):
-        assert chosen.address["memory"] is None
-        assert isinstance(connect(chosen, [chosen.address]), TorchCommunicator)
+    other = endpoint("gloo")
+    assert other.address["memory"] is None
+    assert isinstance(connect(other, [other.address]), TorchCommunicator)
+    on_device = endpoint("auto", device="meta")
+    assert on_device.address["memory"] is not None, "messages of accelerators go through it too"
+    assert isinstance(connect(on_device, [on_device.address]), TorchCommunicator)
 
 
 @pytest.mark.skipif(not segments.usable(), reason="memory is shared on Linux on x86-64 only")

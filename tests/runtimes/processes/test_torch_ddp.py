@@ -25,6 +25,13 @@ def test_synchronous_equals_ddp(optimizer: str, bucket_bytes: int, tmp_path: Pat
     assert max(launcher.run(entry("beside_ddp"), settings, size=2)) <= 1e-6
 
 
+@pytest.mark.parametrize(("warmup_steps", "same"), [(4, True), (0, False)])
+def test_averaging_is_torchs_periodic_averager_in_another_phase(warmup_steps: int, same: bool, tmp_path: Path) -> None:
+    # torch averages after steps 1, 6, 11 …; with warmup_steps = period - 1 after 5, 10, 15 …, as we do
+    settings = {"period": 5, "warmup_steps": warmup_steps, "meet": str(tmp_path / "meet")}
+    assert (max(launcher.run(entry("beside_averager"), settings, size=2)) <= 1e-6) is same
+
+
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_a_collective_that_overtakes_another_leaves_it_alone(size: int, transport: Literal["shared", "gloo"]) -> None:
@@ -44,10 +51,9 @@ def test_four_over_gloo_are_close_to_the_simulator(strategy: str) -> None:
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("strategy", ["synchronous", "averaging", "adpsgd", "asgd"])
 def test_a_loop_of_the_users_own_goes_on_after_a_loss(strategy: str, own: bool) -> None:
-    servers = STRATEGIES[strategy]().servers
-    settings = {"strategy": strategy, "victim": servers + 2, "own": own}
-    results = [r for r in launcher.run(user_loop_jobs.entry("loop"), settings, size=4 + servers) if r is not None]
-    assert len(results) == 3 + servers
+    settings = {"strategy": strategy, "victim": 2, "own": own}
+    results = [r for r in launcher.run(user_loop_jobs.entry("loop"), settings, size=4) if r is not None]
+    assert len(results) == 3
     assert all(result["weights"] == results[0]["weights"] for result in results)
     if not own:  # its own minibatches are gone with the victim
         first, second = ({k for result in results for k in result["epochs"][epoch]} for epoch in range(2))

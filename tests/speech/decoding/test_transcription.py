@@ -135,6 +135,15 @@ def test_bad_files_are_named(run: Path, tmp_path: Path) -> None:
         find_audio([tmp_path / "empty"])
 
 
+def test_silence_gives_no_words_and_a_warning(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    soundfile.write(tmp_path / "none.wav", np.zeros(2 * tone_corpus.RATE), tone_corpus.RATE)
+    spoken = say(tmp_path / "one.wav", ["MA", "SEE", "AS"])
+    found = transcribe(run, [tmp_path / "none.wav", spoken], language="flat", settings=FIXED)
+    assert [each.text for each in found] == ["", "MA SEE AS"]
+    assert "none.wav: silent" in caplog.text
+    assert "/one.wav" not in caplog.text
+
+
 def test_silence_gives_no_words_or_few(run: Path, tmp_path: Path) -> None:
     noise = 0.003 * np.random.default_rng(0).standard_normal(tone_corpus.RATE)
     soundfile.write(tmp_path / "quiet.wav", noise, tone_corpus.RATE)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from roundelay.devices import device_of, to_device
 from roundelay.errors import SettingsError
 from roundelay.experiment.pretraining.rbm import RBM, Visible
 from roundelay.experiment.pretraining.rbm_momentum import GuardedMomentum
@@ -134,7 +135,7 @@ class RBMTask(Task):
         """Return the squared error of the reconstruction from hidden probabilities."""
         assert isinstance(module, RBM)
         rows = _inputs(self.model, self.layer, lambda: self.task.score(self.model, index), stop=False)
-        rows = self._normalised(rows)
+        rows = to_device(self._normalised(rows), device_of(module))
         errors = (rows - module.visible(module.hidden(rows))).square().mean(1)
         return {"loss": float(errors.sum()), "frames": float(len(rows))}
 

@@ -32,6 +32,7 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 """Where a process finds its rank: MPICH, Intel MPI and Slurm's PMI-2; PMIx; Open MPI."""
 
 EXIT_SECONDS = 60.0  # how long a rank that exits without closing its run waits for the others
+ABANDON_SECONDS = 2.0  # and one that has failed
 READING_SECONDS = 1.0  # how long a rank that ends the job waits until mpiexec has read its message
 
 
@@ -122,6 +123,7 @@ class MpiRuntime(WallClock):
         self.session = self.transport.session
         self._counter = Counter(self.transport)
         self._closed = self._finished = False
+        self._abandoned: str | None = None
         atexit.register(self._leave)
 
     # -- membership ---------------------------------------------------------------------------------------------
@@ -198,7 +200,8 @@ class MpiRuntime(WallClock):
         if self._finished:
             return
         if not self.transport.finish(self.transport.service.Ibarrier(), timeout_seconds):
-            raise CommunicationError(f"{self.member} exited while others still train")
+            why = f": {self._abandoned}" if self._abandoned else ""
+            raise CommunicationError(f"{self.member} exited while others still train{why}")
         self._finished = True
         self.record.close(self.now())
         self.session.close()
@@ -208,10 +211,15 @@ class MpiRuntime(WallClock):
         self._counter.free()
         atexit.unregister(self._leave)
 
+    def abandon(self, reason: str) -> None:
+        """Note why this rank ends without the others, who cannot go on: the end of this program ends them all."""
+        self._abandoned = reason
+
     def _leave(self) -> None:
         """Finish at the end of a user's script that does not call `finish`; otherwise MPI would hang."""
+        patience = EXIT_SECONDS if self._abandoned is None else min(EXIT_SECONDS, ABANDON_SECONDS)
         try:
-            self._finish(None if self._closed else EXIT_SECONDS)
+            self._finish(None if self._closed else patience)
         except CommunicationError as error:
             sys.stderr.write(f"roundelay: {error}\n")
             end_all(2)

@@ -39,7 +39,11 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}  # its threads do not survive a fork
         command = [sys.executable, "-m", "roundelay.runtimes.processes.fork_server", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)  # noqa: S603
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it ignores Ctrl-C itself
+        try:
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)  # noqa: S603
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._events: deque[dict[str, Any]] = deque()
         self.is_listening = True
@@ -153,6 +157,7 @@ class _Server:
         signal.set_wakeup_fd(asleep.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(awake, selectors.EVENT_READ)

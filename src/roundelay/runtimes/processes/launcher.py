@@ -103,6 +103,7 @@ def _job(
         "secret": host.secret.hex(),
         "records": str(folder.absolute()) if folder is not None else None,
         "options": dataclasses.asdict(options),
+        "environment": {**os.environ, "LOCAL_RANK": str(process.initial_rank - host.ranks[0])},
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from roundelay.communicator import Communicator
+from roundelay.devices import identify_device, use_device
 from roundelay.errors import CommunicationError, LearnerLost, SettingsError
 from roundelay.learner import Learner
 from roundelay.runs.record import Record
@@ -86,7 +87,7 @@ class ProcessRuntime(WallClock):
         if self._session is not None:
             self._end_generation(report.get("reason") or "a learner was lost")
         while True:
-            endpoint = Endpoint(self.process, self.options.transport, learner.weights.device.type, self._lost)
+            endpoint = Endpoint(self.process, self.options.transport, learner.weights.device, self._lost)
             with self.strategy_lock.released():
                 agreement = self._membership.agree(report, make_plan, endpoint.address)
             if not self.elastic and len(agreement.members) < self.process.size:
@@ -195,6 +196,8 @@ class ProcessRuntime(WallClock):
 
     def _serve(self, session: Session) -> None:
         early: list[Message] = []  # sent in a group that we have not split off yet
+        assert session.learner is not None
+        use_device(session.learner.weights.device)
 
         def arrived() -> Message | bool | None:
             for index, held in enumerate(early):
@@ -251,12 +254,16 @@ class Endpoint:
     """How to reach this process in the next generation: shared memory or gloo; all members choose the same."""
 
     def __init__(
-        self, process: ProcessInfo, transport: TransportName, device: str, lost: Callable[[str], None]
+        self, process: ProcessInfo, transport: TransportName, device: torch.device, lost: Callable[[str], None]
     ) -> None:
-        self._host_address, self._transport, self._lost = process.address, transport, lost
-        share = transport != "gloo" and device == "cpu" and segments.usable()
+        self._host_address, self._transport, self._lost, self._device = process.address, transport, lost, device
+        share = transport != "gloo" and segments.usable()
         self._memory = SharedMemoryTransport() if share else None
-        self.address = {"host": process.host, "memory": self._memory.address if self._memory is not None else None}
+        self.address = {
+            "host": process.host,
+            "memory": self._memory.address if self._memory is not None else None,
+            "device": identify_device(device),
+        }
 
     def connect(
         self,
@@ -269,19 +276,23 @@ class Endpoint:
         """Connect to all members of a generation."""
         addresses, members = agreement.endpoints, range(len(agreement.endpoints))
         memory = self._memory
+        on_cpu = self._device.type == "cpu"
+        connect = connect_by_device(store, agreement.generation, self._host_address)
+        places = [] if on_cpu else [f"{each['host']} {each['device']}" for each in addresses]
         if memory is not None and all(each["memory"] and each["host"] == self.address["host"] for each in addresses):
             memory.connect(rank, [each["memory"] for each in addresses])
             session = Session(memory, strategy_lock, recorder)
-            return session, SharedMemoryCommunicator(session, memory, members)
+            if on_cpu or len(set(places)) < len(places):  # no library connects two ranks on one device
+                return session, SharedMemoryCommunicator(session, memory, members)
+            return session, TorchCommunicator(session, members, connect, places=places)
         if self._transport == "shared":
             raise SettingsError(
                 "transport: learners on several hosts, or on this machine, cannot share memory; use gloo"
             )
         self.close()
-        connect = connect_by_device(store, agreement.generation, self._host_address)
         messages = GlooTransport(rank, len(members), lambda: connect("messages", rank, len(members), "cpu"), self._lost)
         session = Session(messages, strategy_lock, recorder)
-        return session, TorchCommunicator(session, members, connect)
+        return session, TorchCommunicator(session, members, connect, places=places)
 
     def close(self) -> None:
         """Free the shared memory, if there is any."""

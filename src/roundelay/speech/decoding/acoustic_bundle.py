@@ -130,11 +130,17 @@ class Bundle:
                 f"a run of an acoustic task"
             )
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
-        if self.description.get("version") != _VERSION:
-            raise DataError(
-                f"{self.folder / DESCRIPTION}: version {self.description.get('version')!r}; this reads {_VERSION}"
-            )
-        self._check_sizes()
+        version = self.description.get("version") if isinstance(self.description, dict) else None
+        if version != _VERSION:
+            raise DataError(f"{self.folder / DESCRIPTION}: version {version!r}; this reads {_VERSION}")
+        try:
+            self._check_sizes()
+            self._read()
+        except (TypeError, KeyError, AttributeError, ValueError, AssertionError) as error:
+            raise DataError(f"{self.folder / DESCRIPTION}: damaged: {error}; copy the run again") from error
+
+    def _read(self) -> None:
+        """Read what the description says."""
         self.digest: str = self.description["digest"]
         """Digest of the prepared data that the run was trained on."""
         self.feature_settings = FeatureSettings(**self.description["features"])
@@ -144,7 +150,8 @@ class Bundle:
         self.source_rate: int | None = self.description.get("source_rate")
         """Sample rate of the training audio, None if unknown."""
         self.kinds: list[str] = self.description["kinds"]
-        assert all(kind in KINDS for kind in self.kinds)
+        if not all(kind in KINDS for kind in self.kinds):
+            raise TypeError(f"unknown kinds of features {self.kinds}")
         self.ivectors: bool = self.description["ivectors"]
         self.objective: str = self.description["objective"]
         self.inputs: int = self.description["inputs"]

@@ -26,6 +26,8 @@ Progress = Callable[[str, int, int], None]
 Archives = Mapping[str, tuple[Path, int]]
 Array = npt.NDArray[Any]
 _SPLIT = "new"
+FEATURES = f"features/{_SPLIT}"
+"""Where below the given folder the features are, with what was heard in the audio beside them."""
 _TAKEN = ("lexicon.txt", "graphs", "hmm")  # files that adaptation reads
 
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from roundelay import config
+from roundelay.devices import choose_device, to_device, use_device
 from roundelay.errors import DataError
 from roundelay.files import file_digest, read_json
 from roundelay.models import AcousticModel, build_model, check_readable
@@ -99,8 +100,10 @@ def describe(bundle: Bundle) -> str:
 class Scorer:
     """Compute log-posteriors of utterances; the first and last frames are repeated beyond the ends."""
 
-    def __init__(self, model: AcousticModel) -> None:
-        self.model = model.eval()
+    def __init__(self, model: AcousticModel, device: str = "cpu") -> None:
+        self.device = choose_device(device)
+        use_device(self.device)
+        self.model = model.eval().to(self.device)
 
     def __call__(self, features: npt.NDArray[Any]) -> Array:
         """Score an utterance (T, F): (ceil(T / stride), S); without frames there are no scores."""
@@ -111,6 +114,6 @@ class Scorer:
             return np.zeros((0, model.outputs), np.float32)
         padded = np.pad(np.asarray(features, np.float32), ((model.left, model.right), (0, 0)), mode="edge")
         with torch.inference_mode():
-            logits = model(torch.from_numpy(padded)[None])[0]
-            scores: Array = logits.log_softmax(-1).numpy()
+            logits = model(to_device(torch.from_numpy(padded)[None], self.device))[0]
+            scores: Array = logits.log_softmax(-1).cpu().numpy()
         return scores

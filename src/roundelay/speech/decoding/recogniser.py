@@ -53,6 +53,8 @@ class RecognitionPlan:
     """Priors to use instead of the run's; a CTC run has none."""
     sentences: bool = False
     """Whether an utterance may have several sentences."""
+    device: str = "cpu"
+    """What the network computes on."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class RecognisedUtterance:
 class Recogniser:
     """A run's network and graph, loaded."""
 
-    def __init__(self, run: Path, grammar: Grammar) -> None:
+    def __init__(self, run: Path, grammar: Grammar, device: str = "cpu") -> None:
         self.bundle = Bundle.open(run)
-        self.scorer = Scorer(load_network(run, self.bundle))
+        self.scorer = Scorer(load_network(run, self.bundle), device)
         own = grammar.lexicon == self.bundle.folder / "lexicon.txt"
         self.lexicon = self.bundle.lexicon if own else read_known_lexicon(self.bundle, grammar.lexicon)
         self._graph = read_graph(grammar.graph)
@@ -153,15 +155,15 @@ class Recogniser:
 
 
 @functools.lru_cache(maxsize=2)
-def load_recogniser(run: Path, grammar: Grammar, _when: tuple[int, ...]) -> Recogniser:
+def load_recogniser(run: Path, grammar: Grammar, device: str, _when: tuple[int, ...]) -> Recogniser:
     """Load once per process; load changed files again."""
-    return Recogniser(run, grammar)
+    return Recogniser(run, grammar, device)
 
 
 def _loaded(plan: RecognitionPlan) -> Recogniser:
     files = (plan.run / "model.safetensors", plan.run / "settings.toml", plan.grammar.graph)
     return load_recogniser(
-        plan.run, plan.grammar, tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files)
+        plan.run, plan.grammar, plan.device, tuple(path.stat().st_mtime_ns if path.is_file() else 0 for path in files)
     )
 
 

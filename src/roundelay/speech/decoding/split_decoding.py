@@ -53,6 +53,8 @@ class DecodeSettings(Settings):
     """Data whose dev split is used for tuning, instead of the run's own."""
     weights_of: Path | None = None
     """Another run whose weights, tuned for the same language, are used."""
+    device: str = "auto"
+    """What the network computes on: an accelerator if there is one (``auto``), ``cpu``, or its name."""
     resample: bool = False
     """Whether to accept audio at a lower rate than the run was trained on."""
     jobs: Annotated[int, limits(ge=1, largest=1024)] = 1
@@ -91,8 +93,9 @@ def decode_run(
             _name_unknown(material, grammar)
             tuned = choose_weights(bundle, grammar, settings, data, progress)
             plan = RecognitionPlan(
-                run, grammar, (tuned.weights,), settings.pruning, times=True, nbest=settings.nbest, priors=tuned.priors
-            )
+                run, grammar, (tuned.weights,), settings.pruning, times=True, nbest=settings.nbest,
+                priors=tuned.priors, device=settings.device,
+            )  # fmt: skip
             with WorkerPool(settings.jobs) as workers:
                 found = list(
                     recognise(
@@ -174,7 +177,7 @@ def _tune(
     """Tune on the first dev split found: of ``settings.dev``, of the run's data, of the data to decode."""
     if settings.dev is not None:
         with open_split(bundle, settings.dev, DEV, jobs=settings.jobs, resample=settings.resample) as material:
-            return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
+            return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress, settings.device)
     for candidate in (bundle.data, data):
         if candidate is None or not _has_dev(candidate):
             continue
@@ -183,7 +186,7 @@ def _tune(
             continue
         try:
             with open_split(bundle, candidate, DEV, jobs=settings.jobs, resample=settings.resample) as material:
-                return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress)
+                return tune(bundle.run, bundle.objective, grammar, material, settings.jobs, progress, settings.device)
         except DataError as error:
             _log.warning("cannot tune on %s: %s", candidate, error)
     found = default_weights(bundle.objective)

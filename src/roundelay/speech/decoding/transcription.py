@@ -18,12 +18,14 @@ from typing import Annotated
 from roundelay.config import Positive, check_bounds, limits
 from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError, SettingsError
+from roundelay.files import read_json
 from roundelay.formats import audio_files
 from roundelay.speech.decoding.acoustic_bundle import Bundle
-from roundelay.speech.decoding.matching_features import make_matching_features
+from roundelay.speech.decoding.matching_features import FEATURES, make_matching_features
 from roundelay.speech.decoding.network_scorer import open_run
 from roundelay.speech.decoding.recogniser import RecognisedUtterance, RecognitionPlan, recognise
 from roundelay.speech.decoding.split_decoding import DecodeSettings, choose_weights, grammar_for
+from roundelay.speech.features.extraction import SILENT_PEAK, SOUNDS
 from roundelay.speech.features.mel_features import num_frames
 from roundelay.speech.worker_pool import WorkerPool
 
@@ -127,18 +129,31 @@ def transcribe(
             bundle, utterances, Path(folder), jobs=settings.jobs, resample=settings.resample, progress=progress
         )
         plan = RecognitionPlan(
-            Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors, sentences=True
-        )
+            Path(run), grammar, (tuned.weights,), settings.pruning, times=True, priors=tuned.priors, sentences=True,
+            device=settings.device,
+        )  # fmt: skip
         with WorkerPool(settings.jobs) as workers:
             found = recognise(
                 plan, inputs, [utterance.id for utterance in utterances], workers,
                 lambda done, total: progress("decoding", done, total),
             )  # fmt: skip
             results = iter(list(found))
-    return [
-        Transcript(file, length, join_windows([_words(next(results), begin) for begin, _ in parts], parts))
-        for file, length, parts in zip(files, seconds, cuts, strict=True)
-    ]
+        silent = _silent(Path(folder))
+    transcripts = []
+    for i, (file, length, parts) in enumerate(zip(files, seconds, cuts, strict=True)):
+        words = [_words(next(results), begin) for begin, _ in parts]
+        quiet = [f"{i}-{k}" in silent for k in range(len(parts))]
+        if all(quiet):
+            _log.warning("%s: silent, no sample is above %g of full scale; no words", file, SILENT_PEAK)
+        spoken = [[] if none else found for none, found in zip(quiet, words, strict=True)]
+        transcripts.append(Transcript(file, length, join_windows(spoken, parts)))
+    return transcripts
+
+
+def _silent(folder: Path) -> set[str]:
+    """Return the windows in which nothing is heard; in them, any words that the search finds are made up."""
+    complaints = read_json(folder / FEATURES / SOUNDS)["complaints"]
+    return {name for name, complaint in complaints.items() if complaint == "silent"}
 
 
 def _seconds(bundle: Bundle, file: Path) -> float:

@@ -75,12 +75,12 @@ def default_weights(objective: str) -> TunedWeights:
 
 def tune(
     run: Path, objective: str, grammar: Grammar, material: DecodingSplit, jobs: int = 1,
-    progress: Progress = lambda *_: None,
+    progress: Progress = lambda *_: None, device: str = "cpu",
 ) -> TunedWeights:  # fmt: skip
     """Choose weights on ``material`` and keep them in the run's folder."""
     chosen = _some(material)
     with WorkerPool(jobs) as workers:
-        walk = _Walk(RecognitionPlan(run, grammar, (), BEAM), material, chosen, workers, progress)
+        walk = _Walk(RecognitionPlan(run, grammar, (), BEAM, device=device), material, chosen, workers, progress)
         if objective == "ctc":
             walk.take_priors()
         best = walk.run(_STARTS[objective])

@@ -12,7 +12,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from roundelay.devices import to_device
 from roundelay.errors import DataError, SettingsError
 from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.network_inputs import Inputs
@@ -46,6 +47,10 @@ class Batch:
     """(B) frames of each chunk or utterance without padding."""
     target_lengths: Tensor | None = None
     """(B) labels of each utterance, for CTC."""
+
+    def to_device(self, device: torch.device) -> Batch:
+        """Return it on ``device``; lengths stay on the CPU, where all that needs them reads them."""
+        return replace(self, inputs=to_device(self.inputs, device), targets=to_device(self.targets, device))
 
 
 class Minibatches(Protocol):

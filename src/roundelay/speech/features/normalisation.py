@@ -13,7 +13,7 @@ Array = npt.NDArray[np.float32]
 Scope = Literal["speaker", "utterance", "global", "none"]
 SCOPES: tuple[Scope, ...] = ("speaker", "utterance", "global", "none")
 
-_FLOOR = 1e-5  # of the variance, so that a silent channel stays finite
+FLOOR = 1e-5  # of the variance, so that a silent channel stays finite
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Moments:
     def deviation(self) -> npt.NDArray[np.float64]:
         """Return the standard deviation of each feature."""
         variance: npt.NDArray[np.float64] = self.squares / max(self.count, 1.0) - self.mean**2
-        return np.sqrt(np.maximum(variance, _FLOOR))
+        return np.sqrt(np.maximum(variance, FLOOR))
 
     def apply(self, x: Array) -> Array:
         """Normalise frames (T, F) by these moments."""

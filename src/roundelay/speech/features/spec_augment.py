@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from roundelay.config import Natural, Settings
+from roundelay.devices import to_device
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,17 @@ def apply_masks(x: Tensor, settings: SpecAugment, bands: int, num_audio: int) ->
         return x
     x = x.clone()
     if columns is not None:
-        x[..., :bands].masked_fill_(columns[:, None, :], 0.0)
+        x[..., :bands].masked_fill_(to_device(columns, x.device)[:, None, :], 0.0)
     if rows is not None:
-        x[..., :num_audio].masked_fill_(rows[:, :, None], 0.0)
+        x[..., :num_audio].masked_fill_(to_device(rows, x.device)[:, :, None], 0.0)
     return x
 
 
 def _masks(items: int, size: int, count: int, width: int) -> Tensor | None:
-    """Draw ``count`` masks over ``size`` positions for each item: (B, size), true where masked."""
+    """Draw ``count`` masks over ``size`` positions for each item: (B, size), true where masked.
+
+    On the CPU, whose generator gives the same masks whatever the model computes on.
+    """
     width = min(width, size)
     if not (count and width):
         return None

@@ -32,6 +32,7 @@ from roundelay.speech.preparation.cached_stages import Stage, Stages
 from roundelay.speech.preparation.data_summary import compare_vocabulary, summarise, write_picture
 from roundelay.speech.preparation.ivector_stage import IvectorMaker, IvectorSettings
 from roundelay.speech.preparation.language_stage import VOCABULARY, LanguageSettings, graph_name, measure, write_graphs
+from roundelay.speech.preparation.preparation_preview import PreparationPreview, expected_seconds, hours_of
 from roundelay.speech.preparation.prepared_data import (
     DESCRIPTION,
     PreparedData,
@@ -48,6 +49,7 @@ __all__ = [
     "PreparedData",
     "open_prepared",
     "prepare",
+    "preview",
 ]
 
 Progress = Callable[[str, int, int], None]
@@ -127,6 +129,22 @@ def prepare(
         raise SettingsError(f"jobs must be at least 1, not {jobs}")
     work = _Preparation(Path(corpus), Path(out), settings or PrepareSettings(), jobs, progress or (lambda *_: None))
     return work.run()
+
+
+def preview(
+    corpus: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    settings: PrepareSettings | None = None,
+    *,
+    jobs: int = 1,
+) -> PreparationPreview:
+    """Return what `prepare` would do, without writing anything."""
+    work = _Preparation(Path(corpus), Path(out), settings or PrepareSettings(), jobs, lambda *_: None)
+    plan = work.plan()
+    missing = plan.missing()
+    splits = {name: (len(some), hours_of(some)) for name, some in work.utterances.items()}
+    done = [stage.name for stage in plan.stages if stage.name not in missing]
+    return PreparationPreview(splits, missing, done, expected_seconds(missing, splits, jobs), jobs)
 
 
 class _Preparation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -51,6 +51,8 @@ class SharedMemoryCommunicator(PointToPoint):
         """Replace ``x`` by the mean over the group."""
         if self.size == 1:
             return Blocking(lambda: x)
+        if x.device.type != "cpu":
+            return self._through_host(x, lambda host: self._begin(_Collective("mean", host, weight)))
         return self._begin(_Collective("mean", x, weight))
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
@@ -59,20 +61,30 @@ class SharedMemoryCommunicator(PointToPoint):
         if self.size == 1:
             mine = x.clone()
             return Blocking(lambda: [mine])
+        if x.device.type != "cpu":
+            gathered = self._begin(_Collective("gather", x.detach().cpu()))
+            return Blocking(lambda: [tensor.to(x.device) for tensor in gathered.wait()])
         return self._begin(_Collective("gather", x))
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
         """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
         if self.size == 1:
             return Blocking(lambda: x)
+        if x.device.type != "cpu":
+            return self._through_host(x, lambda host: self._begin(_Collective("broadcast", host, root)))
         return self._begin(_Collective("broadcast", x, root))
+
+    def _through_host(self, x: Tensor, begin: Callable[[Tensor], Blocking[Tensor]]) -> Awaitable[Tensor]:
+        """Do a collective of an accelerator's tensor in host memory, for ranks that share a device."""
+        awaited = begin(x.detach().cpu().contiguous())
+        return Blocking(lambda: x.copy_(awaited.wait()))
 
     def _make(self, members: Sequence[int], path: str) -> Communicator:
         return SharedMemoryCommunicator(self.session, self.transport, members, path)
 
     # -- beginning ----------------------------------------------------------------------------------------------
 
-    def _begin(self, collective: _Collective) -> Awaitable[Any]:
+    def _begin(self, collective: _Collective) -> Blocking[Any]:
         if self.session.end_reason is not None:
             raise LearnerLost(self.session.end_reason)
         with self.session.communicating():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -42,6 +43,7 @@ class SharedMemoryTransport:
         self._read: dict[int, int] = defaultdict(int)  # by ring: messages read
         self._released: dict[int, set[int]] = defaultdict(set)
         self._inbox = Inbox()
+        self._reading = threading.Lock()  # a thread that begins collectives receives too
 
     @property
     def address(self) -> dict[str, str]:
@@ -72,8 +74,9 @@ class SharedMemoryTransport:
 
     def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if one has arrived."""
-        self._collect(source, MAIN)
-        return self._inbox.take(source, label)
+        with self._reading:
+            self._collect(source, MAIN)
+            return self._inbox.take(source, label)
 
     def next_request(self) -> Message | None:
         """Return the oldest request, if one has arrived."""
@@ -146,13 +149,14 @@ class SharedMemoryTransport:
 
     def _release(self, source: int, which: int, index: int) -> None:
         ring = lane(source, which)
-        released, count = self._released[ring], self.segment.taken(ring)
-        released.add(index)
-        before = count
-        while count in released:
-            released.remove(count)
-            count += 1
-        if count != before:
-            self.segment.take(ring, count)
-            if len(released) == 0 and count - before >= RING // 2:
-                self._notifiers[source][MAIN].notify()
+        with self._reading:
+            released, count = self._released[ring], self.segment.taken(ring)
+            released.add(index)
+            before = count
+            while count in released:
+                released.remove(count)
+                count += 1
+            if count != before:
+                self.segment.take(ring, count)
+                if len(released) == 0 and count - before >= RING // 2:
+                    self._notifiers[source][MAIN].notify()

@@ -1,8 +1,12 @@
-"""Collectives of torch.distributed (gloo, or NCCL for tensors on a GPU); other messages by `GlooTransport`.
+"""Collectives of torch.distributed: gloo on the CPU, and on an accelerator its own library, such as NCCL.
 
 One thread per group runs its collectives in order.  Gloo cannot be interrupted, and it ends the whole process if two
-ranks call it with different sizes.  So each collective is announced to the next rank first, and starts only when the
-previous rank has announced the same one.
+ranks call it with different sizes; other libraries hang.  So each collective is announced to the next rank first, and
+starts only when the previous rank has announced the same one.
+
+On an accelerator nothing here waits for the device: a collective is begun on a stream of its own, behind what the
+caller's stream has to do, and the caller's stream continues behind it.  A peer that is lost leaves the device waiting;
+`Session.abort` ends that.  Ranks that share a device, which its library cannot connect, go through host memory.
 """
 
 from __future__ import annotations
@@ -19,13 +23,15 @@ import torch
 from torch import Tensor
 
 from roundelay.communicator import Communicator
+from roundelay.devices import CPU, await_mark, mark_stream, to_device, use_device
 from roundelay.errors import LearnerLost, Mismatch
 from roundelay.runtimes.blocking import Blocking
 from roundelay.runtimes.messages import CollectiveCall, Kind, Label, raw_bytes
+from roundelay.runtimes.processes.transport.device_groups import make_device_group
 from roundelay.runtimes.processes.transport.gloo_messages import FOREVER, interrupt
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, c10d, torch_message
 from roundelay.runtimes.session import PointToPoint, Session
-from roundelay.runtimes.weighted_mean import divide, scale
+from roundelay.runtimes.weighted_mean import divide
 
 CONNECT = datetime.timedelta(seconds=30)
 WEIGHT_BYTES = 8
@@ -38,6 +44,7 @@ class _ProcessGroup(Protocol):
     def allreduce(self, tensors: list[Tensor], /) -> Any: ...
     def broadcast(self, tensor: Tensor, root: int, /) -> Any: ...
     def abort(self) -> None: ...
+    def shutdown(self) -> None: ...
     def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
     def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
 
@@ -49,38 +56,52 @@ Connect = Callable[[str, int, int, str], _ProcessGroup]
 class TorchCommunicator(PointToPoint):
     """A communicator over a torch process group."""
 
-    def __init__(self, session: Session, members: Sequence[int], connect: Connect, path: str = "world") -> None:
+    def __init__(
+        self,
+        session: Session,
+        members: Sequence[int],
+        connect: Connect,
+        path: str = "world",
+        places: Sequence[str] = (),
+    ) -> None:
         super().__init__(session, members, path)
-        self._connect = connect
+        self._connect, self._places = connect, places
+        own = [places[member] for member in self.members] if places else []
+        self._through_host = len(set(own)) < len(own)  # two of us have the same device
+        self._stream: torch.Stream | None = None
         self._sequence = 0
         self._stages = _Stages()
         self._works: queue.SimpleQueue[_Collective | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._groups: dict[str, _ProcessGroup] = {}  # by the kind of device of their tensors
         session.closers.append(self._close)
+        session.aborters.append(self._abort)
 
     def mean(self, x: Tensor, weight: float = 1.0) -> Awaitable[Tensor]:
         """Replace ``x`` by the mean over the group."""
         if self.size == 1:
             return Blocking(lambda: x)
         with self.session.communicating():
-            stage = self._stages.take(x, self.size * WEIGHT_BYTES)
+            stage = self._stages.take(x, self.size * WEIGHT_BYTES, self._device(x))
             _load(stage, x, weight, self.rank)
 
         def finish() -> Tensor:
-            weights = _weights(stage, x.numel(), self.size)
-            if any(weights):
-                x.copy_(divide(stage[: x.numel()], sum(weights)).view(x.shape))
+            if stage.device.type == "cpu":
+                weights = _weights(stage, x.numel(), self.size)
+                if any(weights):
+                    x.copy_(divide(stage[: x.numel()], sum(weights)).view(x.shape))
+            else:
+                _finish_on_device(stage, x, self.size)
             self._stages.give(stage)
             return x
 
-        return self._begin(CollectiveCall.of("mean", x), x, lambda group: group.allreduce([stage]), finish)
+        return self._begin(CollectiveCall.of("mean", x), stage.device, lambda group: group.allreduce([stage]), finish)
 
     def broadcast(self, x: Tensor, root: int) -> Awaitable[Tensor]:
         """Copy ``x`` of rank ``root`` into ``x`` of all ranks."""
         if self.size == 1:
             return Blocking(lambda: x)
-        data = x.detach().clone(memory_format=torch.contiguous_format)
+        data = x.detach().to(self._device(x), copy=True).contiguous()
         flat = raw_bytes(data)
 
         def finish() -> Tensor:
@@ -89,7 +110,7 @@ class TorchCommunicator(PointToPoint):
             return x
 
         call = CollectiveCall.of("broadcast", x, root)
-        return self._begin(call, x, lambda group: group.broadcast(flat, root), finish)
+        return self._begin(call, data.device, lambda group: group.broadcast(flat, root), finish)
 
     def gather(self, x: Tensor) -> Awaitable[list[Tensor]]:
         """Return ``x`` of all ranks; each rank sends its own to all others."""
@@ -106,19 +127,26 @@ class TorchCommunicator(PointToPoint):
         return Blocking(finish)
 
     def _make(self, members: Sequence[int], path: str) -> Communicator:
-        return TorchCommunicator(self.session, members, self._connect, path)
+        return TorchCommunicator(self.session, members, self._connect, path, self._places)
+
+    def _device(self, x: Tensor) -> torch.device:
+        """Return where a collective of ``x`` works."""
+        return CPU if self._through_host else x.device
 
     def _begin(
-        self, call: CollectiveCall, x: Tensor, start: Callable[[_ProcessGroup], Any], finish: Callable[[], Tensor]
+        self,
+        call: CollectiveCall,
+        device: torch.device,
+        start: Callable[[_ProcessGroup], Any],
+        finish: Callable[[], Tensor],
     ) -> Awaitable[Tensor]:
         if self.session.end_reason is not None:
             raise LearnerLost(self.session.end_reason)
         self._sequence += 1
-        _synchronize(x.device.type)  # our thread uses another stream
-        collective = _Collective(self._sequence, call, x.device.type, start)
+        collective = _Collective(self._sequence, call, device, start, mark_stream(device))
         after = self.members[(self.rank + 1) % self.size]
         label = Label(Kind.CHECK, self.key, collective.number)
-        self.session.transport.send(after, label, torch.tensor(call.encode()))
+        self.session.transport.send(after, label, torch.tensor(call.encode(), device="cpu"))
         self.session.recorder.count_bytes(call.layout.nbytes)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"collectives {self.path}", daemon=True)
@@ -131,6 +159,7 @@ class TorchCommunicator(PointToPoint):
             if collective.error is not None:
                 raise collective.error
             with self.session.communicating():
+                await_mark(collective.after, device)
                 return finish()
 
         return Blocking(wait)
@@ -141,10 +170,15 @@ class TorchCommunicator(PointToPoint):
         while (collective := self._works.get()) is not None and self.session.end_reason is None:
             try:
                 self._compare(collective)
-                if collective.device not in self._groups:
-                    self._groups[collective.device] = self._connect(self.path, self.rank, self.size, collective.device)
-                collective.start(self._groups[collective.device]).wait(FOREVER)
-                _synchronize(collective.device)
+                kind = collective.device.type
+                if kind not in self._groups:
+                    use_device(collective.device)
+                    self._groups[kind] = self._connect(self.path, self.rank, self.size, kind)
+                    self._abort_if_ended()
+                if kind == "cpu":
+                    collective.start(self._groups[kind]).wait(FOREVER)
+                else:
+                    self._start_on_device(collective)
             except (LearnerLost, Mismatch) as error:
                 collective.error = error
             except RuntimeError as error:  # torch has no narrower class: a peer is gone, or the group was closed
@@ -152,14 +186,37 @@ class TorchCommunicator(PointToPoint):
             collective.done = True
             self.session.transport.wake()
 
+    def _start_on_device(self, collective: _Collective) -> None:
+        """Begin a collective behind what the caller's stream had to do; nothing here waits for the device."""
+        if self._stream is None:
+            self._stream = torch.Stream(collective.device)
+        with self._stream:
+            await_mark(collective.before, collective.device)
+            collective.start(self._groups[collective.device.type]).wait()
+            collective.after = mark_stream(collective.device)
+
+    def _abort_if_ended(self) -> None:
+        """Abort a group that was being made when a learner was lost."""
+        if self.session.end_reason is not None:
+            self._abort()
+
+    def _abort(self) -> None:
+        """End what the device waits for; by any thread, since ours may wait for the device too."""
+        for kind, group in list(self._groups.items()):
+            if kind != "cpu":
+                group.abort()
+
     def _close(self) -> None:
         """End our thread, even while it waits."""
         self._works.put(None)
-        for device, group in self._groups.items() if self.session.end_reason is not None else ():
-            if device == "cuda":  # not run by any test: there is no GPU
-                group.abort()
-            else:
+        for kind, group in self._groups.items():
+            if self.session.end_reason is None:
+                if kind != "cpu":
+                    group.shutdown()
+            elif kind == "cpu":
                 interrupt(group, self.rank, self.size)
+            else:
+                group.abort()
 
     def _compare(self, collective: _Collective) -> None:
         """Wait until the previous rank has announced a collective; raise `Mismatch` if it is another one."""
@@ -174,8 +231,17 @@ class TorchCommunicator(PointToPoint):
 class _Collective:
     """A collective under way."""
 
-    def __init__(self, number: int, call: CollectiveCall, device: str, start: Callable[[_ProcessGroup], Any]) -> None:
+    def __init__(
+        self,
+        number: int,
+        call: CollectiveCall,
+        device: torch.device,
+        start: Callable[[_ProcessGroup], Any],
+        before: torch.Event | None,
+    ) -> None:
         self.number, self.call, self.device, self.start = number, call, device, start
+        self.before = before  # what the caller's stream had to do before
+        self.after: torch.Event | None = None  # what it has to wait for after
         self.done = False
         self.error: Exception | None = None
 
@@ -186,9 +252,9 @@ class _Stages:
     def __init__(self) -> None:
         self._kept: dict[tuple[torch.dtype, torch.device, int], list[Tensor]] = defaultdict(list)
 
-    def take(self, like: Tensor, extra: int) -> Tensor:
-        kept = self._kept[like.dtype, like.device, like.numel() + extra]
-        return kept.pop() if kept else like.new_empty(like.numel() + extra)
+    def take(self, like: Tensor, extra: int, device: torch.device) -> Tensor:
+        kept = self._kept[like.dtype, device, like.numel() + extra]
+        return kept.pop() if kept else torch.empty(like.numel() + extra, dtype=like.dtype, device=device)
 
     def give(self, stage: Tensor) -> None:
         self._kept[stage.dtype, stage.device, stage.numel()].append(stage)
@@ -199,21 +265,35 @@ def _load(stage: Tensor, x: Tensor, weight: float, rank: int) -> None:
 
     A byte is exact in every floating type, so one all-reduce gives the sum and all weights exactly.
     """
-    size = x.numel()
-    stage[:size].copy_(scale(x, weight).reshape(-1))
+    size, data = x.numel(), stage[: x.numel()].view(x.shape)
+    if weight in (0.0, 1.0) or stage.device != x.device:
+        _ = data.copy_(x) if weight else data.zero_()
+        if weight not in (0.0, 1.0):
+            data.mul_(weight)
+    else:
+        torch.mul(x.detach(), weight, out=data)
     stage[size:].zero_()
-    mine = torch.tensor([weight], dtype=torch.float64).view(torch.uint8).to(stage)
-    stage[size + rank * WEIGHT_BYTES : size + (rank + 1) * WEIGHT_BYTES].copy_(mine)
+    mine = torch.tensor([weight], dtype=torch.float64, device="cpu").view(torch.uint8).to(stage.dtype)
+    stage[size + rank * WEIGHT_BYTES : size + (rank + 1) * WEIGHT_BYTES].copy_(to_device(mine, stage.device))
 
 
 def _weights(stage: Tensor, numel: int, size: int) -> list[float]:
     return [float(w) for w in stage[numel:].cpu().to(torch.uint8).view(size, WEIGHT_BYTES).view(torch.float64)]
 
 
-def _synchronize(device: str) -> None:
-    """Wait until a GPU has done all its work."""
-    if device == "cuda":  # not run by any test: there is no GPU
-        torch.cuda.current_stream().synchronize()
+def _finish_on_device(stage: Tensor, x: Tensor, size: int) -> None:
+    """Divide by the sum of the weights, which the host need not know; ``x`` is unchanged if they are all 0."""
+    count = x.numel()
+    weights = stage[count:].to(torch.uint8).view(torch.float64)
+    total = weights[0]
+    for weight in weights[1:].unbind():
+        total = total + weight
+    mean, wide = stage[:count], torch.promote_types(stage.dtype, torch.float32)
+    mean.copy_(mean.to(wide).div_(total.to(wide)))  # no copy if it is wide enough
+    if x.is_contiguous():
+        torch.where(total > 0, mean, x.view(-1), out=x.view(-1))
+    else:
+        x.copy_(torch.where(total > 0, mean.view(x.shape), x))
 
 
 def _prove_membership(group: _ProcessGroup, rank: int, size: int, prove: Callable[[int, int], bytes | None]) -> None:
@@ -241,7 +321,7 @@ def _prove_membership(group: _ProcessGroup, rank: int, size: int, prove: Callabl
 def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Connect:
     """Return the function that makes the groups of one generation, each with its own prefix in the store.
 
-    Gloo is for tensors in host memory; NCCL, for tensors on a GPU, has never been run.
+    Gloo is for tensors in host memory, an accelerator's own library for its tensors.
     """
 
     def connect(path: str, rank: int, size: int, device: str) -> _ProcessGroup:
@@ -250,10 +330,8 @@ def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Co
         own = store.clone()  # connecting cannot be interrupted and occupies its client
         name = f"{device}/{generation}/{path}"
         prefix = for_torch(own, name)
-        if device == "cuda":  # not run by any test: there is no GPU
-            options = c10d.ProcessGroupNCCL.Options()
-            options._timeout = FOREVER
-            group = c10d.ProcessGroupNCCL(prefix, rank, size, options)
+        if device != "cpu":
+            group = make_device_group(device, prefix, rank, size)
         else:
             options = c10d.ProcessGroupGloo._Options()
             options._timeout, options._threads = CONNECT, 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roundelay.cli.progress_bars import bars
+from roundelay.cli.screen.progress_bars import bars
 
 
 def test_without_a_terminal_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:

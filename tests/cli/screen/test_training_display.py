@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roundelay.cli.training_display import Display, figures, say_speed
+from roundelay.cli.screen.training_display import Display, figures, say_speed
 from roundelay.experiment.run_observer import Evaluated
 
 ABOUT = {

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 class ProgressDisplay:
@@ -30,7 +39,8 @@ class ProgressDisplay:
 @contextlib.contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function that shows progress; it takes the stage, the number done, and the total."""
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=24), MofNCompleteColumn(), *times)
     if sys.stderr.isatty():
         logging.getLogger("roundelay.speech").setLevel(logging.WARNING)
     with ProgressDisplay(*columns) as display:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roundelay.cli.text_plots import bar, curve, thin
+from roundelay.cli.screen.text_plots import bar, curve, thin
 
 
 def test_curves_and_bars() -> None:

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from roundelay.cli.screen.time_left import TimeLines
 from roundelay.experiment.run_observer import Evaluated, RunObserver
 
 __all__ = ["Display", "figures", "say_speed"]
@@ -24,13 +25,15 @@ class Display(RunObserver):
     def __init__(self, *, as_json: bool = False) -> None:
         self.quiet, self.total = as_json, 0
         self.progress: Progress | None = None
+        self.lines: TimeLines | None = None
 
     def started(self, about: Mapping[str, Any]) -> None:
         """Say what begins."""
         if not self.quiet:
             servers = f" and {_some(about['servers'], 'server')}" if about["servers"] else ""
+            where = f"{about['on']}, {about['device']}"
             click.echo(
-                f"{about['strategy']} on {_some(about['learners'], 'learner')}{servers} ({about['on']}): "
+                f"{about['strategy']} on {_some(about['learners'], 'learner')}{servers} ({where}): "
                 f"batch {about['batch']} per learner, {about['global_batch']} in all; "
                 f"{about['minibatches']} minibatches, {about['epochs']:g} epochs",
                 err=True,
@@ -47,7 +50,7 @@ class Display(RunObserver):
         self.total, self.done, self.frames, self.since = minibatches, 0, 0, time.monotonic()
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=16),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
@@ -57,10 +60,18 @@ class Display(RunObserver):
         )
         self.bar = self.progress.add_task("minibatch", total=minibatches, figures="")
         self.progress.start()
+        self.lines = TimeLines("training", minibatches, self.say, time.monotonic)
+
+    def say(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
+        if self.progress is not None and not self.quiet:
+            self.progress.console.print(line, highlight=False, soft_wrap=True)
 
     def stepped(self, minibatch: int, frames: int, loss: float) -> None:
         """Move the bar."""
         self.done, self.frames = max(self.done, minibatch + 1), self.frames + frames
+        if self.lines is not None:
+            self.lines.update(self.done)
         if self.progress is not None and not self.progress.disable:
             rate = self.frames / max(1e-9, time.monotonic() - self.since)
             self.progress.update(self.bar, completed=self.done, figures=f"loss {loss:.3f}  {say_speed(rate)}")
@@ -71,6 +82,8 @@ class Display(RunObserver):
         parts += figures(evaluation.scores)
         if evaluation.clock == "virtual":
             parts.append(f"{evaluation.seconds:.3f} s virtual")
+        if self.lines is not None and self.lines.time_left.left:
+            parts.append(str(self.lines.time_left))
         if self.progress is not None:
             self.progress.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 

@@ -4,34 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from roundelay import config
-from roundelay.cli.progress_bars import ProgressDisplay
+from roundelay.cli.screen.plain_tables import fits, keep_whole, plain_console, plain_table
+from roundelay.cli.screen.progress_bars import ProgressDisplay
+from roundelay.cli.screen.time_left import TimeLines
+from roundelay.files import finite_json
 from roundelay.planning.assumptions import assumptions_of, say_bytes, say_seconds
 from roundelay.planning.cluster_plan import ClusterPlan
 from roundelay.planning.frames_to_target import Needed
 from roundelay.planning.plan_text import answer, say_effect, say_factor
-from roundelay.planning.ranking import Effect, Ranking, moved
+from roundelay.planning.ranking import Effect, RankedStrategy, Ranking, moved
 from roundelay.report.number_format import count
 
 FRAMES_PER_HOUR = 360_000
 WIDTH = 110  # without a terminal
+LEAST_BOTTLENECK = 16  # columns
 
 
 @contextlib.contextmanager
 def planning_bar() -> Iterator[Callable[[str, int], None]]:
-    """Show a bar on a terminal; what is yielded moves it."""
-    with ProgressDisplay(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()) as display:
+    """Show a bar on a terminal, elsewhere how long it takes; what is yielded moves it, before each simulation."""
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
+    with ProgressDisplay(*columns) as display:
         task = display.progress.add_task("planning", total=None)
-        yield lambda what, total: display.progress.update(task, description=what, advance=1, total=total)
+        lines: list[TimeLines] = []
+        begun = 0
+
+        def show(what: str, total: int) -> None:
+            nonlocal begun
+            display.progress.update(task, description=what[:40], completed=begun, total=total)
+            if display.progress.disable:
+                if not lines:
+                    display.console.print(f"planning: {total} simulations on one core")
+                    lines.append(TimeLines("planning", total, display.console.print, time.monotonic))
+                lines[0].update(begun)
+            begun += 1
+
+        yield show
 
 
 def plain(made: ClusterPlan) -> dict[str, Any]:
@@ -42,7 +59,7 @@ def plain(made: ClusterPlan) -> dict[str, Any]:
         {"assumption": each.name, "value": each.value(cluster), "said": each.describe(cluster)}
         for each in assumptions_of(cluster)
     ]
-    return {
+    whole = {
         "cluster": config.plain(cluster),
         "by": plans[0].by,
         "target": target,
@@ -69,44 +86,58 @@ def plain(made: ClusterPlan) -> dict[str, Any]:
         ],
         "answer": [line for plan in plans for line in answer(plan)],
     }
+    finite: dict[str, Any] = finite_json(whole)
+    return finite
 
 
-def show(made: ClusterPlan, *, hours: float | None) -> None:
+def show(made: ClusterPlan, *, hours: float | None, wide: bool = False) -> None:
     """Print plans and their assumptions."""
     plans, effects, target, needed = made.rankings, made.effects, made.target, made.needed
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = plain_console(wide=wide, pipe=WIDTH)
     cluster = plans[0].cluster
     for plan in plans:
         console.print(f"\n{cluster.name}, {plan.learners} learners", style="bold")
         for line in answer(plan):
-            console.print(line, soft_wrap=True)
+            console.print(line)
         console.print()
-        console.print(_table(plan, hours))
+        _print_table(console, plan, hours)
         for name, reason in plan.skipped.items():
-            console.print(f"{name}: not planned, {reason}", soft_wrap=True)
+            console.print(f"{name}: not planned, {reason}")
     if target is not None:
-        console.print(
-            f"\nTarget: {target['score']} at most {target['value']:g}, frames from the record", soft_wrap=True
-        )
+        console.print(f"\nTarget: {target['score']} at most {target['value']:g}, frames from the record")
         for line in _recorded(needed or {}, plans[-1].learners):
-            console.print(f"- {line}", soft_wrap=True)
+            console.print(f"- {line}")
     console.print("\nAssumptions", style="bold")
     if cluster.source:
-        console.print(f"from: {cluster.source}", soft_wrap=True)
+        console.print(f"from: {cluster.source}")
     console.print(_assumptions(plans[-1], effects))
     for line in _notes(plans[-1], effects):
-        console.print(f"- {line}", soft_wrap=True)
+        console.print(f"- {line}")
 
 
-def _table(plan: Ranking, hours: float | None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("", justify="right", no_wrap=True, min_width=2)
-    table.add_column("strategy", no_wrap=True)
+def _print_table(console: Console, plan: Ranking, hours: float | None) -> None:
+    """Print a row per strategy; on a narrow terminal the bottlenecks are a table of their own."""
+    whole = keep_whole(_table(plan, hours, bottleneck=True))
+    if fits(console, whole):
+        console.print(whole)
+        return
+    console.print(keep_whole(_table(plan, hours, bottleneck=False)))
+    below = plain_table("strategy", "bottleneck")
+    for row in plan.rows:
+        below.add_row(row.strategy, _bottleneck(row))
+    console.print()
+    console.print(keep_whole(below))
+
+
+def _table(plan: Ranking, hours: float | None, *, bottleneck: bool) -> Table:
     timed = any(row.target_seconds is not None for row in plan.rows)
-    extra = [*(["to target"] if timed else []), *(["time per epoch"] if hours else [])]
-    for heading in (*extra, "frames/s", "speed-up", "step", "idle", "sent/step"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bottleneck", min_width=24)
+    extra = [*(["to target"] if timed else []), *(["epoch"] if hours else [])]
+    numbers = (*extra, "frames/s", "speed-up", "step", "idle", "sent/step")
+    last = ["bottleneck"] if bottleneck else []
+    table = plain_table("", "strategy", *numbers, *last, names=2, right=("", *numbers))
+    table.padding = (0, 1, 0, 0)
+    if bottleneck:
+        table.columns[-1].min_width = LEAST_BOTTLENECK
     for place, row in enumerate(plan.rows, 1):
         timing = row.timing
         extras = []
@@ -117,27 +148,29 @@ def _table(plan: Ranking, hours: float | None) -> Table:
         table.add_row(
             str(place), row.strategy, *extras, f"{timing.frames_per_second:,.0f}", f"{row.speedup:.1f}",
             say_seconds(timing.step_seconds), f"{timing.idle:.0%}", say_bytes(timing.bytes_per_step),
-            f"{timing.bottleneck} ({timing.busy[timing.bottleneck]:.0%})",
+            *([_bottleneck(row)] if bottleneck else []),
         )  # fmt: skip
     return table
 
 
+def _bottleneck(row: RankedStrategy) -> str:
+    return f"{row.timing.bottleneck} ({row.timing.busy[row.timing.bottleneck]:.0%})"
+
+
 def _assumptions(plan: Ranking, effects: Sequence[Effect]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("assumption", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
     if not effects:
+        table = plain_table("assumption", "value", right=("value",))
         for each in assumptions_of(plan.cluster):
             table.add_row(each.name, each.describe(plan.cluster))
-        return table
-    for factor in effects[0].orders:
-        table.add_column(say_factor(factor), justify="right", no_wrap=True)
-    table.add_column("change of the ranking")
+        return keep_whole(table)
+    factors = [say_factor(factor) for factor in effects[0].orders]
+    table = plain_table("assumption", "value", *factors, "change of the ranking", right=("value", *factors))
+    table.padding = (0, 1, 0, 0)
     for effect in effects:
         first = plan.order[0]
         shares = [f"{each[first] - 1:+.0%}" if first in each else "-" for each in effect.throughput.values()]
         table.add_row(effect.assumption, effect.value, *shares, say_effect(effect, plan.order))
-    return table
+    return keep_whole(table)
 
 
 def _notes(plan: Ranking, effects: Sequence[Effect]) -> list[str]:

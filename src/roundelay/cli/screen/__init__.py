@@ -1,0 +1,1 @@
+"""What a person sees of a command: tables, bars, curves of characters, how long it takes."""
