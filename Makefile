@@ -5,11 +5,11 @@ OUT ?= demo
 WORKERS ?= 2
 ON_PROCESSES := tests/runtimes/processes/test_process_runtime.py tests/study/test_scheduler.py
 
-.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz reproduce
+.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz reproduce package
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,speech,synthetic,export,mpi,plot,tensorboard]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,speech,synthetic,export,mpi,plot,tensorboard,docs]'
 	touch $@
 
 # The whole story in minutes: speech, training by the papers' strategies on processes and simulated, decoding, report.
@@ -66,7 +66,12 @@ reproduce: .venv/ready
 	$(BIN)/python benchmarks/reproduce.py $(CLAIM)
 
 docs: .venv/ready
-	$(BIN)/python docs/build.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/docs: built; look at it by $(BIN)/python -m http.server -d build/docs"
+
+# The wheel and the source distribution, built, installed in an empty environment elsewhere, and run there.
+package: .venv/ready
+	$(BIN)/python tools/package.py
 
 # Known vulnerabilities of what is installed, where the advisories can be reached.
 audit: .venv/ready

@@ -60,6 +60,10 @@ APART = {
 # tests of a subject that spans modules,
 SUBJECTS = {
     "test_doctests.py": "examples in all docstrings",
+    "test_site.py": "the pages of docs/",
+    "test_tutorial.py": "the commands of docs/tutorial.md",
+    "test_pages.py": "commands and code in all pages",
+    "test_readme.py": "the commands of README.md",
     "test_fuzzing.py": "all readers of files",
     "test_damaged_data.py": "digests of prepared data, models, graphs and lexica",
     "test_ranges.py": "every number that a setting or an option takes",
@@ -105,6 +109,7 @@ ELSEWHERE = {
     "runtimes.processes.transport.torch_communicator": (
         "beside shared memory in runtimes/processes/transport/test_shared_memory_communicator.py"
     ),
+    "user_loop.script_process": "a process of its own, by user_loop/test_script_launcher.py",
     "runtimes.mpi.collectives": RANKS,
     "runtimes.mpi.mpi_communicator": RANKS,
     "runtimes.mpi.mpi_launcher": RANKS,

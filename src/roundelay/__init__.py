@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from roundelay.task import Task
     from roundelay.tasks.model_task import ModelTask
     from roundelay.user_loop.joined_learner import JoinedLearner, join
+    from roundelay.user_loop.script_launcher import LaunchedRun, launch
 
 __all__ = [
     "ADPSGD",
@@ -70,6 +71,7 @@ __all__ = [
     "GossipPGA",
     "Hierarchical",
     "JoinedLearner",
+    "LaunchedRun",
     "Learner",
     "ModelComparison",
     "ModelTask",
@@ -93,6 +95,7 @@ __all__ = [
     "compare",
     "decode",
     "join",
+    "launch",
     "plan",
     "replay",
     "resume",
@@ -118,6 +121,7 @@ _HOMES = {
     "GossipPGA": "strategies.gossip_pga",
     "Hierarchical": "strategies.hierarchical",
     "JoinedLearner": "user_loop.joined_learner",
+    "LaunchedRun": "user_loop.script_launcher",
     "Learner": "learner",
     "ModelComparison": "own_models.own_study",
     "ModelTask": "tasks.model_task",
@@ -140,6 +144,7 @@ _HOMES = {
     "compare": "own_models.own_study",
     "decode": "speech.decoding.split_decoding:decode_run",
     "join": "user_loop.joined_learner",
+    "launch": "user_loop.script_launcher",
     "plan": "planning.cluster_plan",
     "replay": "own_models.program_replay",
     "resume": "experiment.continuation",

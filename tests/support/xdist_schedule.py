@@ -7,8 +7,11 @@ from xdist.scheduler import LoadScopeScheduling
 ONE_BY_ONE = (
     "tests/cli/test_calibrate.py::test_record_here",
     "tests/cli/test_compare.py",
+    "tests/test_tutorial.py",
+    "tests/test_readme.py",
     "tests/cli/test_mistakes.py",
     "tests/cli/test_demo.py::test_a_miniature",
+    "tests/cli/test_launch.py",
     "tests/cli/test_replay.py",
     "tests/cli/test_resume.py",
     "tests/cli/test_train.py",
@@ -37,6 +40,7 @@ ONE_BY_ONE = (
     "tests/user_loop/test_joined_learner.py::test_a_loop_of_ones_own",
     "tests/user_loop/test_joined_learner.py::test_loops_after_one_another",
     "tests/user_loop/test_joined_learner.py::test_the_example",
+    "tests/user_loop/test_script_launcher.py",
 )
 """Tests that start learners on processes, kill and stop them, or measure how long something takes: how they begin."""
 

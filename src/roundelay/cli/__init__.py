@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": "Run a complete example in minutes: speech, training, decoding, report.",
     "export": "Export the acoustic model of a run as ONNX.",
     "init": "Write an experiment, a study, a cluster or a training loop to start from.",
+    "launch": "Start a script with roundelay.join on many learners; a lost one comes back.",
     "models": "List the acoustic models with their presets and settings.",
     "plan": "Rank all strategies by simulated speed on a described cluster.",
     "prepare": "Make features, lexicon, alignments and decoding graph of a corpus.",

@@ -13,6 +13,9 @@ from roundelay.report.report_data import ReportData
 from roundelay.report.tables import Item, Line, Table
 from roundelay.study.schema import StrategyRow
 
+LEVEL = 0.05
+"""A difference with a smaller adjusted p is called significant."""
+
 
 def events(data: ReportData) -> Iterator[Table]:
     """Make the table of learners that were lost or joined and of faults, one per clock."""
@@ -26,7 +29,9 @@ def events(data: ReportData) -> Iterator[Table]:
                 if event["event"] == "fallback":
                     continue
                 more = {k: v for k, v in event.items() if k not in ("event", "member", "clock", "time")}
-                said = "; ".join(f"{k}: {v if isinstance(v, str) else json.dumps(v)}" for k, v in more.items())
+                said = "; ".join(
+                    f"{k.replace('_', ' ')}: {v if isinstance(v, str) else json.dumps(v)}" for k, v in more.items()
+                )
                 items = [Item(name), Item(say.duration(event["time"]), event["time"]), Item(str(event["event"])),
                          Item(str(event.get("member", ""))), Item(said)]  # fmt: skip
                 lines.append(Line(items, cell["strategy"], cell["learners"]))
@@ -61,7 +66,9 @@ def significance(data: ReportData) -> Iterator[Table]:
     if not found and not wrong:
         return
     adjusted = holm([each.p for *_, each in found])
-    lines = [_pair(data, *each, p) for each, p in zip(found, adjusted, strict=True)]
+    ordered = sorted(zip(found, adjusted, strict=True), key=lambda pair: pair[1])  # in order if they are equal
+    lines = [_pair(data, *each, p) for each, p in ordered]
+    differ = sum(p < LEVEL for p in adjusted)
     note = f" Could not compare: {'; '.join(dict.fromkeys(wrong))}." if wrong else ""
     yield Table(
         "significance",
@@ -71,6 +78,8 @@ def significance(data: ReportData) -> Iterator[Table]:
         ["better", "WER, %", "worse", "WER, % ", "difference", "95 % interval", "p, adjusted", "verdict", "where"],
         lines,
         frozenset({1, 3, 4, 5, 6}),
+        fold=differ,
+        folded=f"{say.count(len(lines) - differ, 'pair')} whose difference may be chance",
     )
 
 
@@ -107,7 +116,7 @@ def _pair(
     low, high = compared.interval
     if gap < 0:
         row, other, first, second, gap, low, high = other, row, second, first, -gap, -high, -low
-    verdict = Item("differ", tone="good") if p < 0.05 else Item("not significant", tone="quiet")
+    verdict = Item("differ", tone="good") if p < LEVEL else Item("not significant", tone="quiet")
     items = [
         Item(_name(data, row, facet)), Item(say.number(first), first), Item(_name(data, other, facet)),
         Item(say.number(second), second), Item(say.number(gap, 3), gap),

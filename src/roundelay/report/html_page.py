@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -220,7 +220,14 @@ def _pairs(figures: list[str]) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    return f"<h3>{escape(table.title)}</h3>{to_html(table)}"
+    title = f"<h3>{escape(table.title)}</h3>"
+    if table.fold is None or table.fold >= len(table.lines):
+        return title + to_html(table)
+    rest = replace(table, name=f"{table.name}-rest", caption="", lines=table.lines[table.fold :])
+    shown = to_html(replace(table, lines=table.lines[: table.fold])) if table.fold else (
+        f'<p class="caption">{escape(table.caption)}</p><p>No pair differs significantly.</p>'
+    )  # fmt: skip
+    return f"{title}{shown}<details><summary>{escape(table.folded)}</summary>{to_html(rest)}</details>"
 
 
 def _keys(kinds: dict[str, str]) -> str:

@@ -18,7 +18,7 @@ def number(value: float | None, digits: int = 4) -> str:
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
-    if not -4 <= exponent < 7:
+    if not -4 <= exponent < 10:
         return f"{value:.{max(digits - 2, 1)}e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
     text = f"{value:,.{max(digits - 1 - exponent, 0)}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text).replace(",", THIN)

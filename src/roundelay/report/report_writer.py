@@ -100,11 +100,11 @@ def _is_run(path: Path) -> bool:
 def make_sections(data: ReportData) -> list[Section]:
     """Return all figures and tables by section."""
     made = [
+        Section("learning", "Learning", "Scores by frames trained and by time.",
+                _good(learning_figures.learning(data)), []),
         Section("results", "Results", "Click a heading to sort by it.", [], list(tables.results(data))),
         Section("accuracy", "Accuracy", "Error rates of the consensus model, at the end of the same budget.",
                 _good(learning_figures.accuracy(data)), list(event_tables.significance(data))),
-        Section("learning", "Learning", "Scores by frames trained and by time.",
-                _good(learning_figures.learning(data)), []),
         Section("speed", "Speed", "Throughput of all learners, and time to the target.",
                 _good([*speed_figures.speed(data), *speed_figures.profiles(data)]), []),
         Section("resilience", "Resilience", "Effect of one slow learner on all.",

@@ -46,6 +46,10 @@ class Table:
     columns: list[str]
     lines: list[Line] = field(default_factory=list)
     numeric: frozenset[int] = frozenset()
+    fold: int | None = None
+    """The page folds away the lines from this one on; None: it shows all."""
+    folded: str = ""
+    """What the lines that are folded away are."""
 
 
 def to_csv(table: Table) -> str:

@@ -214,6 +214,16 @@ class Agenda:
         last = self.intervals[-1]
         self.intervals[-1] = dataclasses.replace(last, end=max(last.end, end))
 
+    def rest(self) -> None:
+        """Come to rest between two loops of a user: all that was trained is in the consensus, and nothing remains.
+
+        Who is at rest counts as further than one that is not yet: by an interval without minibatches.
+        """
+        end = self.intervals[-1].end
+        self.intervals.append(SyncInterval(end, end))
+        self.interval_index, self.remaining = len(self.intervals), []
+        self._member.tracker.begin()
+
     # -- claims -------------------------------------------------------------------------------------------------
 
     def hand_out_remaining(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import queue
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from roundelay.errors import LearnerLost
 from roundelay.learner import Learner
 from roundelay.user_loop.loop_rank import LoopRank
 from roundelay.user_loop.module_learner import ModuleLearner, exact_rates
@@ -123,7 +125,8 @@ class HostedServers:
                     act = acts.get()
                 if act is None:
                     return
-                act(rank)
+                with contextlib.suppress(LearnerLost):  # the learner beside it knows, too, and says what to do
+                    act(rank)
         except BaseException as error:  # the learner beside it raises this at its next act
             self.failure = error
             fail(error)

@@ -9,7 +9,7 @@ import math
 import types
 import weakref
 import zlib
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -30,6 +30,7 @@ from roundelay.training.budget import Claim
 from roundelay.training.checkpoint_files import Saver
 from roundelay.user_loop import program_end
 from roundelay.user_loop.acts import Acts
+from roundelay.user_loop.course import NO_SHARE, CannotComeBack, Course, LoopState, Way
 from roundelay.user_loop.hosted_servers import HostedServers, ServerLearner
 from roundelay.user_loop.loaders import SharedLoader
 from roundelay.user_loop.loop_rank import LoopRank
@@ -176,27 +177,26 @@ class JoinedLearner:
             for number in seats.hosted:
                 self._host(seats, number, ServerLearner(learner), strategy, saver)
         runtime = runtime if runtime is not None else self._make_runtime(seats)
-        self._rank = LoopRank(
-            learner, strategy, runtime, schedule=schedule, saver=saver, on_loss=self._tell_servers_of_loss
-        )
-        self._learner, self._runtime, self._member = learner, runtime, self._rank.member
         learner.keeps_undo = runtime.elastic and not (strategy.atomic_step or strategy.partial_step_ok)
-        self._acts = Acts(self._member, self._rank.agenda)
+        self._learner, self._runtime, self._course = learner, runtime, Course()
+        self._waits = seats is not None and seats.comes_back  # whether we have not asked the others to let us in yet
+        self._aside: Tensor | None = None  # our own weights, while the model has the consensus
         self._handed: list[int] = []
         self._frames: int | None = None  # of the next step, as the user has told
         self._loss: Tensor | float | None = None
         self._opened = self._void = self._closed = self._mean_is_taken = self._mean_queued = self._idle = False
         self._steps_in_loop = self._position = self._reached = 0
-        self._syncing = True
+        self._syncing, self._counts_epochs = True, False
         self._cleared = False  # whether `minibatch` has taken the last step, and nothing was done since
         self._hooks: list[Any] = []
-        self._settle()
-        self._restore_progress()
-        self._aside: Tensor | None = learner.shown()  # our own weights, while the model has the consensus
-        self._servers.put(lambda rank: rank.runtime.run(rank.participation.consensus()))
-        self._shown = runtime.run(self._rank.participation.consensus())
-        learner.load(self._shown)
-        self._describe(ended=False)
+        self._shown = learner.shown()
+        self._rank = LoopRank(learner, strategy, runtime, schedule=schedule, saver=saver, follower=self, waits=True)
+        self._member = self._rank.member
+        if self._waits:
+            self._aside = learner.shown()
+        else:
+            self._enter()
+            self._describe(ended=False)
         self._put_step(learner)
         self._users_code = contextlib.ExitStack()
         self._leave_inside()
@@ -204,6 +204,38 @@ class JoinedLearner:
             program_end.watch_exit()
         program_end.note_progress()
         self._at_exit = program_end.at_exit(self, self._member.name)
+
+    def _enter(self) -> None:
+        """Take our place among the ranks; if we come back, in the middle of what they do."""
+        self._rank.enter()
+        self._acts = Acts(self._member, self._rank.agenda)
+        while True:
+            self._settle()
+            if self._course.joined:  # those who are further have told us all
+                self._rest_with(self._learner.weights.clone())
+                return
+            try:
+                self._restore_progress()
+                self._aside = self._learner.shown()
+                self._servers.put(lambda rank: rank.runtime.run(rank.participation.consensus()))
+                self._shown = self._runtime.run(self._rank.participation.consensus())
+                self._servers.put(lambda rank: rank.agenda.rest())
+                self._rank.agenda.rest()
+                self._learner.load(self._shown)
+                self._course.joined = True
+                self._publish()
+                return
+            except LearnerLost as lost:
+                self._aside = None
+                self._rank.regroup(lost)
+
+    def _let_in(self) -> None:
+        """Ask the others to let us in, if we come back and have not done so."""
+        if self._waits:
+            if not self._learner.is_current:
+                self._renew()
+            self._waits = False
+            self._enter()
 
     def _make_runtime(self, seats: Seats | None) -> Runtime:
         assert seats is not None
@@ -282,11 +314,13 @@ class JoinedLearner:
     @property
     def rank(self) -> int:
         """This learner's number among the learners, from 0."""
-        return self._learner.index
+        return self._learner.index if not self._waits else self.num_learners - 1
 
     @property
     def num_learners(self) -> int:
         """How many learners train."""
+        if self._waits and self._seats is not None:
+            return self._seats.size
         return self._member.num_learners
 
     @property
@@ -325,8 +359,78 @@ class JoinedLearner:
             self._settle()
         return result
 
-    def _tell_servers_of_loss(self, generation: int, lost: LearnerLost) -> None:
+    # -- losses, and learners that come back ----------------------------------------------------------------------
+
+    @property
+    def standing(self) -> tuple[int, ...]:
+        """How far we are in our script's loops."""
+        return self._course.rank
+
+    def describe(self) -> dict[str, Any]:
+        """Return what one that is behind must know."""
+        optimizer, now = self._learner.optimizer, self._course.now
+        assert optimizer is not None
+        now.epochs, now.minibatches = self._progress.epochs, self._progress.minibatches
+        now.rates = [float(group["lr"]) for group in optimizer.param_groups]
+        return self._course.encode()
+
+    def catch_up(self, described: dict[str, Any]) -> None:
+        """Take over from the furthest: if it is past our loop, that is over for us."""
+        first = not self._course.joined
+        ahead = self._course.catch_up(described)
+        self._progress.minibatches = ahead.minibatches
+        if first:
+            self._progress.epochs = self._progress.epochs if self._counts_epochs else ahead.epochs
+            optimizer = self._learner.optimizer
+            assert optimizer is not None
+            for group, rate in zip(optimizer.param_groups, ahead.rates, strict=False):
+                group["lr"] = rate
+        elif not self.at_rest and (ahead.loops > self._course.now.loops or ahead.at_rest):
+            self._rest_with(self._learner.weights.clone())
+        elif not self.at_rest:
+            self._course.now.consensuses = ahead.consensuses
+
+    def note_loss(self, generation: int, lost: LearnerLost) -> None:
+        """Prepare for a new membership: at rest we bring the consensus, which has all that was trained."""
+        if self.at_rest:
+            self._learner.weights.copy_(self._shown)
         self._servers.put(lambda rank: rank.regroup_after(generation, lost))
+
+    def regroup(self, lost: LearnerLost) -> None:
+        """Continue with the survivors, and with those who come back, between two loops; for `SharedLoader`."""
+        learner, edited = self._learner, not torch.equal(self._learner.snapshot, self._shown)
+        mine = learner.shown()
+        self._rank.regroup(lost)
+        self._settle()
+        if self.at_rest:
+            self._aside, self._shown = learner.weights.clone(), learner.weights.clone()
+            learner.load(mine if edited else self._shown)
+
+    def _rest_with(self, vector: Tensor) -> None:
+        """Come to rest with the consensus that all have."""
+        self._handed.clear()
+        self._course.rest()
+        self._aside, self._shown = self._learner.weights.clone(), vector
+        self._learner.load(vector)
+
+    def approach(self) -> Way:
+        """Return how to begin the next loop; for `SharedLoader`."""
+        if self._waits and self._seats is not None:
+            self._course.note_published(self._seats.published())
+            if (way := self._course.way()) != "skip":
+                self._let_in()
+        way = self._course.way()
+        if way == "skip":
+            self._course.skip()
+        return way
+
+    def enter_loop(self) -> LoopState:
+        """Enter the loop that the others are in; for `SharedLoader`."""
+        ahead = self._course.enter()
+        self._aside, self._steps_in_loop, self._position = None, 0, ahead.first
+        self._rank.resting = False
+        self._settle()
+        return ahead
 
     def _settle(self) -> None:
         """Begin in a membership: what was handed out and not trained is handed out again."""
@@ -407,8 +511,18 @@ class JoinedLearner:
         while not self.at_rest:
             self._rest()
 
-    def begin(self, minibatches: int) -> int:
-        """Begin a loop, with all learners: from our own weights, or from what the user has made of the model."""
+    def begin(
+        self,
+        minibatches: int,
+        *,
+        shared: bool = True,
+        own: bool = False,
+        order: Sequence[Sequence[int]] | None = None,
+    ) -> int:
+        """Begin a loop, with all learners: from our own weights, or from what the user has made of the model.
+
+        ``order`` has the samples of each minibatch, for those who come later; ``own``: each has its own minibatches.
+        """
         learner = self._learner
         if not learner.is_current:
             learner = self._renew()
@@ -425,8 +539,28 @@ class JoinedLearner:
             learner.edit = None
         first = self._rank.begin(minibatches)
         self._aside, self._steps_in_loop, self._position = None, 0, first
+        self._course.begin(first, shared=shared, own=own, order=order)
+        self._publish()
         self._settle()
         return first
+
+    def _publish(self) -> None:
+        """Let those who come back know where we are."""
+        if self.rank == 0 and self._seats is not None and self._runtime.elastic:
+            self._seats.publish({**self.describe(), "order": None})
+
+    def _begin_without_share(self) -> None:
+        """Begin a loop that has its own data, at its first step."""
+        if self._waits:
+            raise CannotComeBack(NO_SHARE)
+        while self.at_rest:
+            try:
+                if self._course.way() == "together":
+                    self.begin(0, shared=False, own=True)
+                else:
+                    self.enter_loop()
+            except LearnerLost as lost:
+                self.regroup(lost)
 
     def _renew(self) -> ModuleLearner:
         """Train what the optimizer has now: layers were unfrozen, or parameters added."""
@@ -445,14 +579,15 @@ class JoinedLearner:
             while True:
                 generation = self._member.generation
                 claim = self._elastic(self._rank.agenda.claim())
+                if self.at_rest:  # the others are past this loop
+                    return None, self._member.generation
                 if generation == self._member.generation:
                     return claim, generation
 
     def even_claims(self) -> Iterator[Claim]:
         """Return our claims if all learners take equally many."""
-        left, size = self._rank.agenda.left, self.num_learners
-        for base in range(0, len(left) - len(left) % size, size):
-            yield Claim(left[base + self.rank], left[base])
+        left, size, rank = self._rank.agenda.left, self.num_learners, self.rank
+        return (Claim(left[base + rank], left[base]) for base in range(0, len(left) - len(left) % size, size))
 
     def reach(self, position: int) -> None:
         """Note how far our own minibatches go, so that the next loop is numbered behind those of all learners."""
@@ -493,13 +628,16 @@ class JoinedLearner:
         vector = self._rank.rest()
         if generation != self._member.generation:
             self._settle()
-        if vector is not None:
+        if vector is not None and not self.at_rest:
             self._servers.put(lambda rank: _agree_on_consensus(rank, None, reached=0, counts=False))
-            vector = _agree_on_consensus(self._rank, vector, reached=self._reached, counts=not self._idle)
+            try:
+                vector = _agree_on_consensus(self._rank, vector, reached=self._reached, counts=not self._idle)
+            except LearnerLost as lost:
+                self._rank.regroup(lost)
+                self._settle()
+                return
             assert vector is not None
-            self._handed.clear()
-            self._aside, self._shown = self._learner.weights.clone(), vector
-            self._learner.load(vector)
+            self._rest_with(vector)
 
     async def _follow_others(self) -> None:
         """At our end: take part, without a minibatch, in the acts of those who step with us."""
@@ -562,7 +700,7 @@ class JoinedLearner:
             frames = 0 if value is None else frames
             with self.inside():
                 if self.at_rest:
-                    self.begin(0)
+                    self._begin_without_share()
                 generation, handed = self._member.generation, bool(self._handed)
                 self._elastic(self._take_step(frames, math.nan if value is None else value))
             if handed or generation == self._member.generation:
@@ -669,7 +807,7 @@ class JoinedLearner:
             return
         with self.inside():
             if self.at_rest:
-                self.begin(0)
+                self._begin_without_share()
             frames = self._frames if self._frames is not None else max(1, len(self._handed))
             while True:
                 generation = self._member.generation
@@ -734,12 +872,17 @@ class JoinedLearner:
 
         Every learner must iterate over it.  Without ``checkpoints`` it counts from 0.
         """
+        if self._waits and self._seats is not None and (published := self._seats.published()) is not None:
+            self._progress.epochs = self._course.begin_late(published)
+        self._counts_epochs = True
         while self._progress.epochs < total:
+            self._course.begin_epoch()
             yield self._progress.epochs
             with self.inside():
                 self.come_to_rest()
                 self._progress.epochs += 1
-                self._save_checkpoint(self._rank.agenda.intervals[-1].end)
+                if not self._waits and not self._course.is_behind:
+                    self._save_checkpoint(self._rank.agenda.intervals[-1].end)
 
     def _save_checkpoint(self, minibatches: int) -> None:
         trained = minibatches > self._progress.minibatches
@@ -751,9 +894,13 @@ class JoinedLearner:
         self._learner.weights.copy_(self._aside)
         self._servers.put(lambda rank: _save_server(rank, minibatches))
         self._saver.wait()
-        self._rank.barrier()  # the last checkpoint is on every disk
-        self._rank.participation.save(minibatches)
-        self._rank.barrier()
+        try:
+            self._rank.barrier()  # the last checkpoint is on every disk
+            self._rank.participation.save(minibatches)
+            self._rank.barrier()
+        except LearnerLost as lost:  # who has passed the barrier goes on: the next checkpoint is after the next epoch
+            self._learner.load(self._shown)
+            self.regroup(lost)
         self._learner.load(self._shown)
 
     # -- the consensus ------------------------------------------------------------------------------------------
@@ -772,9 +919,12 @@ class JoinedLearner:
         with self.inside():
             while True:
                 learner.heal()
-                own, vector = learner.shown(), self._elastic(self._consensus())
+                before, own, vector = self._course.now.consensuses, learner.shown(), self._elastic(self._consensus())
+                if vector is None and self._course.now.consensuses > before:  # others have had it
+                    own = vector = learner.weights.clone()
                 if vector is not None:
                     break
+            self._course.now.consensuses = before + 1
             learner.load(vector)
         try:
             yield vector
@@ -803,18 +953,26 @@ class JoinedLearner:
         if self._closed:
             return
         self._users_code.close()
+        self._let_in()
         self.come_to_rest()
         if self._saver is not None:
             self._saver.wait()
             self._saver.close()
         seats = self._seats
-        self._servers.put(lambda rank: _leave_server(rank, seats))
+        while True:
+            self._servers.put(LoopRank.leave)
+            try:
+                self._rank.leave()
+                break
+            except LearnerLost as lost:
+                self.regroup(lost)
+        self._servers.put(lambda rank: _end_server(rank, seats))
         self._servers.put(None)
-        self._rank.leave()
-        self._servers.join()
         self._release()
         if seats is not None:
             seats.end(seats.learner, self._runtime)
+        self._servers.join()
+        if seats is not None:
             seats.merge()
         self._describe(ended=True)
 
@@ -884,6 +1042,7 @@ def _agree_on_consensus(rank: LoopRank, vector: Tensor | None, *, reached: int, 
         weight = 0.0 if vector is None else float(counts or not some)
         mean = rank.learner.weights.clone() if vector is None else vector
         rank.runtime.run(_mean(rank.world, mean, weight))
+    rank.agenda.rest()
     return vector
 
 
@@ -897,7 +1056,6 @@ def _save_server(rank: LoopRank, minibatches: int) -> None:
     rank.barrier()
 
 
-def _leave_server(rank: LoopRank, seats: Seats | None) -> None:
-    rank.leave()
+def _end_server(rank: LoopRank, seats: Seats | None) -> None:
     if seats is not None:
         seats.end(rank.runtime.initial_rank, rank.runtime)

@@ -18,8 +18,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from roundelay.communicator import Communicator, gather_json
 from roundelay.devices import to_device
-from roundelay.errors import SettingsError
+from roundelay.errors import LearnerLost, SettingsError
 from roundelay.training.budget import Claim
+from roundelay.user_loop.course import LoopState, Way
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -67,14 +68,30 @@ class Sharer(Protocol):
     def come_to_rest(self) -> None:
         """Come to rest, if a loop was left early."""
 
-    def begin(self, minibatches: int) -> int:
+    def approach(self) -> Way:
+        """Return how to begin the next loop."""
+
+    def enter_loop(self) -> LoopState:
+        """Enter the loop that the others are in."""
+
+    def regroup(self, lost: LearnerLost) -> None:
+        """Continue with the survivors, between two loops."""
+
+    def begin(
+        self,
+        minibatches: int,
+        *,
+        shared: bool = True,
+        own: bool = False,
+        order: Sequence[Sequence[int]] | None = None,
+    ) -> int:
         """Begin a loop; return the number of its first minibatch."""
 
     def claim(self) -> tuple[Claim | None, int]:
         """Claim a common minibatch; return it and the membership in which that counts."""
 
     def even_claims(self) -> Iterator[Claim]:
-        """Return our claims if all learners take equally many."""
+        """Return our claims if all learners take equally many; after a loss there are others."""
 
     def reach(self, position: int) -> None:
         """Note how far our own minibatches go."""
@@ -125,6 +142,8 @@ class SharedLoader(Generic[B]):
         """Hand out this learner's minibatches, and end on all learners together."""
         learner = self._learner
         source = self._begin()
+        if source is None:
+            return
         handed = 0
         while not learner.at_rest:
             self._claimed.clear()
@@ -136,12 +155,29 @@ class SharedLoader(Generic[B]):
             learner.end_loop(handed)
 
     def _begin(self) -> Any:
-        """Agree with all learners on what there is to train; return what gives our minibatches."""
+        """Agree with all learners on what there is to train; return what gives our minibatches.
+
+        ``None``: the others are past this loop.
+        """
         learner, loader = self._learner, self._loader
+        taken: Iterator[B] = iter(())
+        note = self._division
         with learner.inside():
-            learner.come_to_rest()  # a loop may have been left early
-            self._own, order, taken, note = learner.run(self._divide(learner.learners_comm))
-            self._first = learner.begin(0 if self._own else len(order))
+            while True:
+                learner.come_to_rest()  # a loop may have been left early
+                way = learner.approach()
+                if way == "skip":
+                    return None
+                if way == "enter":
+                    order = self._enter(learner.enter_loop())
+                    break
+                try:
+                    self._own, order, taken, note = learner.run(self._divide(learner.learners_comm))
+                    sampled = order if isinstance(loader, DataLoader) and not self._own else None
+                    self._first = learner.begin(0 if self._own else len(order), own=self._own, order=sampled)
+                    break
+                except LearnerLost as lost:
+                    learner.regroup(lost)
         self._say(note)
         if self._own:
             return lambda: self._number(taken)
@@ -154,6 +190,14 @@ class SharedLoader(Generic[B]):
             if loader.num_workers and not learner.in_lockstep:
                 vars(self._ours)["prefetch_factor"] = 1  # what is claimed ahead, another learner cannot take
         return lambda: self._ours
+
+    def _enter(self, loop: LoopState) -> Sequence[Any]:
+        """Enter a loop that the others are in; return the minibatches."""
+        self._own, self._first = loop.own, loop.first
+        if loop.order is not None:
+            return loop.order
+        assert isinstance(self._loader, Sequence)
+        return self._loader
 
     def _say(self, note: str) -> None:
         if note != self._division and self._learner.rank == 0 and self._learner.num_learners > 1:
@@ -185,10 +229,12 @@ class SharedLoader(Generic[B]):
     def _claims(self) -> Iterator[int]:
         """Claim one minibatch after another, as they are asked for."""
         learner = self._learner
-        even = learner.even_claims() if self._equal else None
+        even, generation = None, -1
         while True:
-            if even is not None:
-                claim, generation = next(even, None), learner.generation
+            if self._equal:
+                if even is None or generation != learner.generation:  # a learner was lost
+                    even, generation = learner.even_claims(), learner.generation
+                claim = next(even, None)
             else:
                 claim, generation = learner.claim()
             if claim is None or claim.number is None:
@@ -200,6 +246,8 @@ class SharedLoader(Generic[B]):
         """Give numbers to our own minibatches."""
         learner = self._learner
         for number, batch in enumerate(taken):
+            if learner.at_rest:
+                return
             position = self._first + number * learner.num_learners
             self._claimed.append((learner.generation, Claim(position + learner.rank, position)))
             learner.reach(position + learner.num_learners)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from roundelay.communicator import Communicator, gather_json
-from roundelay.errors import LearnerLost, Mismatch
+from roundelay.errors import CommunicationError, LearnerLost, Mismatch
 from roundelay.learner import Learner
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
@@ -18,8 +18,28 @@ from roundelay.training.checkpoint_files import Saver
 from roundelay.training.checkpointer import Checkpointer
 from roundelay.training.member import Member
 from roundelay.training.participation import Participation
+from roundelay.training.recovery import NEWCOMER_WAITS
 
 T = TypeVar("T")
+REST = 2
+"""Where a standing says whether the learner is at rest."""
+
+
+class LoopFollower(Protocol):
+    """The learner in a user loop, as its rank sees it when learners are lost or come back."""
+
+    @property
+    def standing(self) -> tuple[int, ...]:
+        """How far it is in its script's loops; who is further has the larger one."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what one that is behind must know."""
+
+    def catch_up(self, described: dict[str, Any]) -> None:
+        """Take over from the furthest."""
+
+    def note_loss(self, generation: int, lost: LearnerLost) -> None:
+        """Prepare for a new membership after the one of this number."""
 
 
 class LoopRank:
@@ -37,16 +57,27 @@ class LoopRank:
         *,
         schedule: Schedule | None = None,
         saver: Saver | None = None,
-        on_loss: Callable[[int, LearnerLost], None] | None = None,
+        follower: LoopFollower | None = None,
+        waits: bool = False,
     ) -> None:
-        self.runtime, self._on_loss = runtime, on_loss
+        self.runtime, self._follower = runtime, follower
         self.member = Member(learner, strategy, runtime, schedule=schedule)
         self.agenda = Agenda(self.member, [SyncInterval(0, 0)])
         self.participation = Participation(
             self.member, self.agenda, Checkpointer(None, saver) if saver is not None else None
         )
         self.resting = True
-        runtime.run(self.participation.rendezvous())
+        self.furthest: tuple[int, ...] = ()
+        """How far the furthest learner was when they last compared."""
+        if not waits:
+            self.enter()
+
+    def enter(self) -> None:
+        """Take our place among the ranks."""
+        try:
+            self.runtime.run(self._rendezvous())
+        except LearnerLost as lost:
+            self.regroup(lost)
 
     @property
     def learner(self) -> Learner:
@@ -79,13 +110,36 @@ class LoopRank:
     def regroup(self, lost: LearnerLost) -> None:
         """Undo the unfinished step and agree with the survivors on how to continue."""
         while True:
-            if self._on_loss is not None:
-                self._on_loss(self.member.generation, lost)
+            if self._follower is not None:
+                self._follower.note_loss(self.member.generation, lost)
             self.participation.undo(lost)
             try:
-                return self.runtime.run(self.participation.rendezvous())
+                return self.runtime.run(self._rendezvous())
             except LearnerLost as another:
                 lost = another
+
+    async def _rendezvous(self) -> None:
+        """Agree on a membership; if it is not the first one, also on how far all are in their loops."""
+        before, was_server = self.member.generation, self.learner.is_server
+        await self.participation.rendezvous()
+        if before >= 0 and was_server != self.learner.is_server:
+            raise CommunicationError(
+                "a server was lost with the process of the learner that it lived in; the run cannot continue without "
+                "it, but from its checkpoints"
+            )
+        if self.member.generation == 0:
+            return
+        follower = self._follower
+        told = await gather_json(self.world, follower.standing if follower is not None else None)
+        known = {rank: tuple(standing) for rank, standing in enumerate(told) if standing is not None}
+        self.furthest = max(known.values())
+        if all(standing == self.furthest for standing in known.values()):
+            return
+        first = min(rank for rank, standing in known.items() if standing == self.furthest)
+        mine = follower.describe() if follower is not None and self.world.rank == first else None
+        described = (await gather_json(self.world, mine))[first]
+        if follower is not None and known[self.world.rank] != self.furthest:
+            follower.catch_up(described)
 
     def regroup_after(self, generation: int, lost: LearnerLost) -> None:
         """Regroup, unless we have done so since that generation."""
@@ -96,13 +150,16 @@ class LoopRank:
 
     def agree(self, edited: bool) -> int | None:
         """Tell all ranks whether our model was changed at rest; return the first rank whose was, or ``None``."""
-        everyone = self.runtime.run(gather_json(self.world, [edited, self.learner.shapes]))
-        shapes = [shapes for _, shapes in everyone]
+        waiting = self.runtime.elastic and self.runtime.has_newcomers()
+        everyone = self.runtime.run(gather_json(self.world, [edited, self.learner.shapes, waiting]))
+        if any(waiting for _, _, waiting in everyone):
+            raise LearnerLost(NEWCOMER_WAITS)
+        shapes = [shapes for _, shapes, _ in everyone]
         if any(each != shapes[0] for each in shapes):
             other = next(rank for rank, each in enumerate(shapes) if each != shapes[0])
             first = next((one for one, two in zip(shapes[0], shapes[other], strict=False) if one != two), "the number")
             raise Mismatch(f"the learners train different parameters: ranks 0 and {other} differ in {first}")
-        return next((rank for rank, (changed, _) in enumerate(everyone) if changed), None)
+        return next((rank for rank, (changed, _, _) in enumerate(everyone) if changed), None)
 
     def restart_from(self, rank: int) -> None:
         """Begin anew with the weights of ``rank``: the strategy has no memory of what was before."""
@@ -127,6 +184,9 @@ class LoopRank:
                 if vector is not None:
                     self.resting = True
                     return vector
+            if len(self.furthest) > REST and self.furthest[REST]:  # another one has come to rest, and so do we
+                self.resting = True
+                return self.learner.weights.clone()
             if not self.agenda.done:
                 return None
 

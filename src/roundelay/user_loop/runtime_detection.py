@@ -53,7 +53,11 @@ class LoopWorld:
     elastic: bool = False
     """Whether the others continue if a process is lost, and it may be started again."""
     attempt: int = 0
-    """How often this process was started before."""
+    """How often this process was lost before, and started again: above 0 the others have begun without it."""
+    job_attempt: int = 0
+    """How often all processes were started before."""
+    heartbeat_timeout: float = Options.heartbeat_timeout
+    """Seconds without a heartbeat until a process counts as lost."""
     has_ended: Callable[[int], bool] | None = None
     """Whether the process of a rank is known to have ended, even before its first heartbeat."""
 
@@ -79,6 +83,8 @@ class Seats:
             self._world, self._store = world, world.store.with_prefix(f"loop {number}")
             self.rank, self.size = world.rank, world.size
             if world.elastic:
+                if folder is not None:
+                    world.store.set(f"records/{number}", str(folder.absolute()))  # the launcher merges them
                 if self._store.add("processes", 1) == 1:
                     self._store.add("ids", servers + world.size)  # later ones are of newcomers
                 world.store.setdefault(f"loop/{number}", servers)  # the launcher tells each of them of a loss
@@ -86,13 +92,28 @@ class Seats:
 
     @property
     def hosted(self) -> Sequence[int]:
-        """The servers that live in this process."""
-        return range(self.rank, self._servers, self.size)
+        """The servers that live in this process; one that was lost does not get its servers back."""
+        return range(0) if self.comes_back else range(self.rank, self._servers, self.size)
 
     @property
     def learner(self) -> int:
         """The rank of this process's learner, servers first."""
         return self._servers + self.rank
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether the others have begun without us, since we were lost."""
+        return self._world is not None and self._world.attempt > 0
+
+    def publish(self, position: dict[str, Any]) -> None:
+        """Tell those who come back where in the script's loops the others are."""
+        if self._world is not None and self._world.elastic:
+            self._store.set("position", position)
+
+    def published(self) -> dict[str, Any] | None:
+        """Return where the others are, if they have told."""
+        position: dict[str, Any] | None = self._store.get("position")
+        return position
 
     def runtime(self, number: int) -> Runtime:
         """Make the runtime of rank ``number``; the thread that calls this is the rank's own."""
@@ -104,7 +125,12 @@ class Seats:
         world = self._world
         process = ProcessInfo(number, self._servers + self.size, world.host, world.address, elastic=world.elastic)
         return ProcessRuntime(
-            self._store.clone(), process, Options(), folder=self._folder, attempt=world.attempt, has_ended=self._gone()
+            self._store.clone(),
+            process,
+            Options(heartbeat_timeout=world.heartbeat_timeout),
+            folder=self._folder,
+            attempt=world.attempt,
+            has_ended=self._gone(),
         )
 
     def _gone(self) -> Callable[[int], bool] | None:
@@ -119,6 +145,8 @@ class Seats:
         """End a rank's runtime; the last of the learners of a host, in their order, merges the records."""
         if isinstance(runtime, mpi.MpiRuntime):
             runtime.finish()
+        elif isinstance(runtime, ProcessRuntime) and runtime.elastic:
+            runtime.leave()
         elif isinstance(runtime, ProcessRuntime):
             runtime.stop()
             with contextlib.suppress(StoreGone):  # the process that hosts it has ended, and so have all
@@ -130,7 +158,7 @@ class Seats:
 
     def merge(self) -> None:
         """Merge the records of this host if we are its first learner; all ranks have ended or are about to."""
-        if self._world is None or self._folder is None:
+        if self._world is None or self._folder is None or self._world.elastic:
             return
         total, deadline = self._servers + self.size, time.monotonic() + RECORD_SECONDS
         hosts: dict[int, str] = {}
@@ -149,8 +177,8 @@ class Seats:
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        if resumed:
-            return  # the checkpoint restores the records too
+        if resumed or (launched is not None and launched.attempt):
+            return  # the checkpoint restores the records too; one that was lost leaves what it has recorded
         numbers, whole = [*self.hosted, self.learner], folder / "record.jsonl"
         mine = [folder / f"record-{number}.jsonl" for number in numbers]
         if restarted():
@@ -163,7 +191,7 @@ class Seats:
 def restarted() -> bool:
     """Return whether the launcher has started this program before, after a loss."""
     if launched is not None:
-        return launched.attempt > 0
+        return launched.job_attempt > 0
     world = environment.find() if find_source(os.environ) in ("torchrun", "slurm") else None
     return world is not None and world.restarted
 

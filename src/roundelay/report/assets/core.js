@@ -30,7 +30,7 @@ function number(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const exponent = Math.floor(Math.log10(Math.abs(value)));
-  if (exponent < -4 || exponent >= 7) return value.toExponential(Math.max(digits - 2, 1)).replace("e+", "e");
+  if (exponent < -4 || exponent >= 10) return value.toExponential(Math.max(digits - 2, 1)).replace("e+", "e");
   const text = value.toFixed(Math.max(digits - 1 - exponent, 0));
   const [whole, part] = text.split(".");
   const spaced = whole.replace(/\B(?=(\d{3})+$)/g, THIN);

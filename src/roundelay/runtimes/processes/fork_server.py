@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -21,10 +22,11 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from roundelay.errors import CommunicationError
+from roundelay.runtimes.entry_point import find_entry
 
 PR_SET_PDEATHSIG = 1
 STANDARD_STREAMS = 3
@@ -33,12 +35,16 @@ _LARGEST = 1 << 20
 
 
 class ForkServer:
-    """The launcher's side: starts and signals processes, and reports their ends."""
+    """The launcher's side: starts and signals processes, and reports their ends.
 
-    def __init__(self) -> None:
+    ``preload`` names a module that the server imports first, beside torch.
+    """
+
+    def __init__(self, preload: str | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}  # its threads do not survive a fork
         command = [sys.executable, "-m", "roundelay.runtimes.processes.fork_server", str(theirs.fileno())]
+        command += [preload] if preload is not None else []
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it ignores Ctrl-C itself
         try:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)  # noqa: S603
@@ -48,8 +54,22 @@ class ForkServer:
         self._events: deque[dict[str, Any]] = deque()
         self.is_listening = True
 
-    def start(self, job: dict[str, Any], inherited: socket.socket | None = None) -> int:
-        """Start a process for ``job``, with our standard streams; return its process id.
+    def fileno(self) -> int:
+        """Return the file that is readable if a process has ended, for a selector."""
+        return self._socket.fileno()
+
+    def start(
+        self,
+        job: dict[str, Any],
+        inherited: socket.socket | None = None,
+        *,
+        streams: Sequence[int] = range(STANDARD_STREAMS),
+        group: bool = False,
+    ) -> int:
+        """Start a process for ``job``, with our standard streams or others; return its process id.
+
+        ``job["work"]``, if there is one, names the function that does the job.  With ``group``, the process is the
+        first of a group, which signals reach as a whole, and which ends with it unless it ends well.
 
         The job is in a file without a name, which nobody else can open: it may contain secrets, and be long.  The file
         number of the ``inherited`` socket is in the process's own job, as ``inherited``.
@@ -58,8 +78,8 @@ class ForkServer:
         with open(os.memfd_create("roundelay-job"), "w+b") as file:
             file.write(json.dumps(whole).encode())
             file.flush()
-            files = [*range(STANDARD_STREAMS), file.fileno(), *([inherited.fileno()] if inherited is not None else [])]
-            socket.send_fds(self._socket, [json.dumps({"start": True}).encode()], files)
+            files = [*streams, file.fileno(), *([inherited.fileno()] if inherited is not None else [])]
+            socket.send_fds(self._socket, [json.dumps({"start": True, "group": group}).encode()], files)
             return self._started()
 
     def _started(self) -> int:
@@ -79,6 +99,11 @@ class ForkServer:
         """Wait until a process ends; return its id and its exit status, as in `subprocess`."""
         event = self._events.popleft() if self._events else self._receive(timeout_seconds)
         return (event["ended"], event["status"]) if event is not None else None
+
+    @property
+    def has_events(self) -> bool:
+        """Whether `ended` has something to return that came while a process was started."""
+        return bool(self._events)
 
     def close(self) -> None:
         """End the server and all processes that it has started."""
@@ -104,41 +129,43 @@ class _Idle:
     """Fork servers that wait for their next run."""
 
     def __init__(self) -> None:
-        self._servers: list[ForkServer] = []
+        self._servers: dict[str | None, list[ForkServer]] = {}  # by what they have loaded
         self._lock = threading.Lock()
         self._owner = os.getpid()
         atexit.register(self.close)
 
-    def take(self) -> ForkServer:
+    def take(self, preload: str | None) -> ForkServer:
         with self._lock:
-            return self._servers.pop() if self._servers and self._owner == os.getpid() else ForkServer()
+            idle = self._servers.get(preload) if self._owner == os.getpid() else None
+            return idle.pop() if idle else ForkServer(preload)
 
-    def give(self, server: ForkServer) -> None:
+    def give(self, server: ForkServer, preload: str | None) -> None:
         with self._lock:
-            self._servers.append(server)
+            self._servers.setdefault(preload, []).append(server)
 
     def close(self) -> None:
         if self._owner == os.getpid():
-            while self._servers:
-                self._servers.pop().close()
+            for idle in self._servers.values():
+                while idle:
+                    idle.pop().close()
 
 
 _idle = _Idle()
 
 
 @contextlib.contextmanager
-def lend_server() -> Iterator[ForkServer]:
+def lend_server(preload: str | None = None) -> Iterator[ForkServer]:
     """Lend a fork server for one run, which ends what it starts; keep it for the next run if it still listens."""
-    server = _idle.take()
+    server = _idle.take(preload)
     try:
         yield server
     except BaseException as error:
         if isinstance(error, Exception) and server.is_listening:
-            _idle.give(server)
+            _idle.give(server, preload)
         else:
             server.close()
         raise
-    _idle.give(server)
+    _idle.give(server, preload)
 
 
 # -- the server's side --------------------------------------------------------------------------------------------
@@ -148,6 +175,7 @@ class _Server:
     def __init__(self, connection: socket.socket, work: Callable[[dict[str, Any]], int]) -> None:
         self._socket, self._work = connection, work
         self._children: set[int] = set()
+        self._groups: set[int] = set()  # children that are the first of a group
 
     def run(self) -> None:
         """Start processes until the launcher is gone."""
@@ -174,7 +202,12 @@ class _Server:
         """End all children."""
         signal.set_wakeup_fd(-1)  # its socket is closed
         for child in self._children:
-            os.kill(child, signal.SIGKILL)
+            self._signal(child, signal.SIGKILL)
+
+    def _signal(self, child: int, number: int) -> None:
+        """Send a signal to a child that has not been waited for, so that its number is still its own."""
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if child in self._groups else os.kill)(child, number)
 
     def _obey(self) -> bool:
         try:
@@ -185,16 +218,19 @@ class _Server:
             return False
         message = json.loads(data)
         if "start" in message:
-            self._fork(files)
+            self._fork(files, group=message["group"])
         elif message["process"] in self._children:
-            os.kill(message["process"], message["signal"])
+            self._signal(message["process"], message["signal"])
         return True
 
-    def _fork(self, files: list[int]) -> None:
+    def _fork(self, files: list[int], *, group: bool) -> None:
         parent = os.getpid()
         child = os.fork()
+        if group:
+            os.setpgid(child, child)  # here and there: neither waits for the other
         if child:
             self._children.add(child)
+            self._groups |= {child} if group else set()
             for file in files:
                 os.close(file)
             self._tell({"started": child})
@@ -203,7 +239,7 @@ class _Server:
         try:
             job = _become_learner(parent, files)
             self._socket.close()
-            status = self._work(job)
+            status = (find_entry(job["work"]) if "work" in job else self._work)(job)
         except SystemExit:
             pass  # ended by SIGTERM before it began
         except BaseException:
@@ -216,10 +252,14 @@ class _Server:
 
     def _reap(self) -> None:
         while self._children:
-            child, status = os.waitpid(-1, os.WNOHANG)
-            if not child:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 return
+            if ended.si_pid in self._groups and ended.si_status:
+                self._signal(ended.si_pid, signal.SIGKILL)  # what it has started and left behind
+            child, status = os.waitpid(ended.si_pid, 0)
             self._children.discard(child)
+            self._groups.discard(child)
             self._tell({"ended": child, "status": os.waitstatus_to_exitcode(status)})
 
     def _tell(self, event: dict[str, Any]) -> None:
@@ -255,6 +295,9 @@ def main() -> None:
     import torch
 
     from roundelay.runtimes.processes import learner_process
+
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # the first optimizer imports much of torch
     gc.collect()

@@ -54,7 +54,7 @@ def run(
     if hosts is not None and size < hosts.count:
         raise SettingsError(f"learners: {size} are too few for {hosts.count} hosts")
     options, faults = options or Options(), faults or FaultPlan()
-    with rendezvous(hosts, size) if hosts is not None else _this_host(size) as host, lend_server() as server:
+    with rendezvous(hosts, size) if hosts is not None else this_host(size) as host, lend_server() as server:
         store = host.store
         if host.number == 0:
             store.add("ids", size)
@@ -83,7 +83,8 @@ def run(
 
 
 @contextlib.contextmanager
-def _this_host(size: int) -> Iterator[HostInfo]:
+def this_host(size: int) -> Iterator[HostInfo]:
+    """Host a store for ``size`` processes of this host alone."""
     store, _ = start_store(secret=os.urandom(SECRET_BYTES))
     try:
         yield HostInfo(store, None, 0, range(size), LOOPBACK, store.client.secret)

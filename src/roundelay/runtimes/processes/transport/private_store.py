@@ -193,9 +193,14 @@ class SocketClient:
 
     def wait(self, key: str, timeout_seconds: float | None) -> None:
         """Block until there is such a key; after a `TimeoutError` this client cannot be used any more."""
-        self._socket.settimeout(timeout_seconds)
-        self._ask(StoreOperation.WAIT, key)
-        self._socket.settimeout(None)
+        try:
+            self._socket.settimeout(timeout_seconds)
+            self._ask(StoreOperation.WAIT, key)
+            self._socket.settimeout(None)
+        except TimeoutError:
+            raise
+        except OSError as error:  # closed by another thread, as at the end of a program
+            raise _gone(error) from error
 
     def close(self) -> None:
         """Close the connection; if it is the first one, return when the server has closed all others."""
