@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= demo
 WORKERS ?= 2
+WITH_FRAMEWORKS := tests/test_examples.py tests/test_lightning.py tests/runs/test_wandb_logs.py tests/runs/test_mlflow_logs.py
 ON_PROCESSES := tests/runtimes/processes/test_process_runtime.py tests/study/test_scheduler.py
 
-.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz reproduce package
+.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz reproduce package test-frameworks
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -21,6 +22,16 @@ test: .venv/ready
 
 test-fast: .venv/ready
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+
+# Lightning, Accelerate, lhotse, W&B and MLflow have an environment of their own; make test uses it too, if it is there.
+.venv-frameworks/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[speech,synthetic,lightning,accelerate,lhotse,wandb,mlflow]'
+	touch $@
+
+test-frameworks: .venv/ready .venv-frameworks/ready
+	$(BIN)/python -m pytest -n $(WORKERS) $(WITH_FRAMEWORKS)
 
 # The suite with every line counted that some process runs, which takes half as long again; fails below the floor.
 coverage: .venv/ready

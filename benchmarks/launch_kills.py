@@ -20,6 +20,7 @@ import os
 import random
 import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -140,6 +141,7 @@ def main() -> None:
     for seed in range(given.kills):
         for strategy, done in results.items():
             done.append(one_run(strategy, seed))
+            print(json.dumps({"strategy": strategy, "seed": seed} | done[-1]), file=sys.stderr, flush=True)
     print("| strategy | finished | minibatches missing | stall, ms | gap before, ms | gap later, ms | back after, ms |")
     print("|---|---|---|---|---|---|---|")
     for strategy, done in results.items():

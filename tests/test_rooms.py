@@ -35,7 +35,7 @@ LAYERS = [
     speech.decoding
     tasks
     experiment user_loop
-    planning theory study
+    planning theory study lightning
     report
     own_models
     cli.screen
@@ -60,6 +60,7 @@ APART = {
 # tests of a subject that spans modules,
 SUBJECTS = {
     "test_doctests.py": "examples in all docstrings",
+    "test_examples.py": "the programs in examples/",
     "test_site.py": "the pages of docs/",
     "test_tutorial.py": "the commands of docs/tutorial.md",
     "test_pages.py": "commands and code in all pages",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from roundelay.planning.cluster_plan import ClusterPlan, plan
     from roundelay.runtimes.cluster import Cluster
     from roundelay.speech.decoding.split_decoding import decode_run as decode
+    from roundelay.strategies import make_strategy
     from roundelay.strategies.adpsgd import ADPSGD
     from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
     from roundelay.strategies.adpsgd_random import RandomADPSGD
@@ -96,6 +97,7 @@ __all__ = [
     "decode",
     "join",
     "launch",
+    "make_strategy",
     "plan",
     "replay",
     "resume",
@@ -145,6 +147,7 @@ _HOMES = {
     "decode": "speech.decoding.split_decoding:decode_run",
     "join": "user_loop.joined_learner",
     "launch": "user_loop.script_launcher",
+    "make_strategy": "strategies",
     "plan": "planning.cluster_plan",
     "replay": "own_models.program_replay",
     "resume": "experiment.continuation",

@@ -126,7 +126,8 @@ def to_device(value: T, device: torch.device) -> T:
 def _upload(x: Tensor, device: torch.device) -> Tensor:
     if x.device == device:
         return x
-    if x.device.type != "cpu" or device.type == "cpu":
+    found = torch.accelerator.current_accelerator()
+    if x.device.type != "cpu" or found is None or device.type != found.type:
         return x.to(device)
     return pin(x).to(device, non_blocking=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -69,6 +70,8 @@ class Learner:
     """A factor of the learning rate, by frames of the whole run; set by the loop."""
     rollback_lr_factor: float = 1.0
     """Another factor of the learning rate, below 1 after the run was rolled back; set by the loop."""
+    precision: torch.dtype = torch.float32
+    """What the forward pass computes in where torch's autocast does; weights and their gradients keep their type."""
     multiplicity: int = 1
     """How many learners this one represents in a mean of weights; a node's leader: the node."""
 
@@ -129,6 +132,12 @@ class Learner:
     def weight(self) -> float:
         """Our weight in a mean over learners: frames in units of a full minibatch, so 1 for a full one."""
         return self.frames / self.nominal_frames
+
+    def narrow_computation(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass: autocast to ``precision``, if that is narrow."""
+        if self.precision is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.weights.device.type, self.precision)
 
     # -- around the gradient ------------------------------------------------------------------------------------
 

@@ -66,7 +66,8 @@ class Task:
 
     def gradient(self, learner: Learner, batch: Any) -> float:
         """Compute ``learner.grad`` and return the loss; override it if the gradient is not by autograd."""
-        loss = self.loss(learner.module, batch)
+        with learner.narrow_computation():
+            loss = self.loss(learner.module, batch)
         loss.backward()
         return float(loss.detach())
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import pausing_work
 from roundelay.errors import SettingsError
 from roundelay.speech.worker_pool import WorkerPool
 
@@ -41,7 +42,7 @@ STARTING = """
 import os, signal, sys
 sys.path.insert(0, {here!r})
 from roundelay.speech.worker_pool import WorkerPool
-from test_worker_pool import add_slowly
+from pausing_work import add_slowly
 
 if __name__ == "__main__":
     try:
@@ -55,18 +56,11 @@ if __name__ == "__main__":
 """
 
 
-def add_slowly(folder: str, chunk: int) -> int:
-    """Leave a sign, and take far longer than the test."""
-    Path(folder, f"working-{chunk}").touch()
-    signal.pause()
-    return chunk
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["while workers start", "while workers work"])
 def test_ctrl_c_shows_no_traceback_and_leaves_no_process(when: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(STARTING.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
+    program.write_text(STARTING.format(here=str(Path(pausing_work.__file__).parent), folder=str(tmp_path)))
     with subprocess.Popen(
         [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,

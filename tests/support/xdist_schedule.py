@@ -34,6 +34,8 @@ ONE_BY_ONE = (
     "tests/strategies/test_contract_processes.py",
     "tests/study/test_scheduler.py",
     "tests/tasks/test_every_model.py::test_on_two_processes",
+    "tests/test_examples.py",
+    "tests/test_lightning.py",
     "tests/training/test_device_costs.py",
     "tests/training/test_fingerprint.py::test_on_processes",
     "tests/training/test_model_selection.py::test_processes",

@@ -18,6 +18,7 @@ from roundelay.runtimes.cluster import Cluster, Compute, Fault, Straggler
 from roundelay.strategies.synchronous import Synchronous
 from roundelay.strategy import Strategy
 from roundelay.task import Task
+from roundelay.tasks.tiny import Tiny
 from small_strategies import STRATEGIES, Gossip
 from tiny_jobs import Watching, adamw, recorded, sgd, simulated, tiny_job, trained
 
@@ -251,3 +252,25 @@ def test_overlapped_buckets_give_the_same_weights_sooner() -> None:
     parts = simulated(tiny_job(Synchronous(bucket_bytes=100)), 4, cluster)
     assert torch.equal(whole.consensus, parts.consensus)
     assert parts.seconds < 0.9 * whole.seconds
+
+
+def test_bfloat16_computes_in_it_and_keeps_float32_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    loss = Tiny.loss
+
+    def watched(self: Tiny, module: nn.Module, batch: Any) -> Tensor:
+        seen.add(module(batch[0]).dtype)
+        return loss(self, module, batch)
+
+    monkeypatch.setattr(Tiny, "loss", watched)
+
+    def run(precision: Any) -> Tensor:
+        outcome = simulated(tiny_job(Synchronous(), precision=precision, minibatches=120), 2)
+        assert outcome.trainings[0].scores["loss"] < 1.2
+        return outcome.consensus
+
+    wide, narrow = run("float32"), run("bfloat16")
+    assert seen == {torch.float32, torch.bfloat16}
+    assert narrow.dtype == torch.float32
+    assert not torch.equal(wide, narrow)
+    torch.testing.assert_close(wide, narrow, rtol=0.1, atol=0.1)

@@ -259,3 +259,16 @@ def test_two_hosts_of_which_one_loses_a_learner(here: Path) -> None:
     found = launched_scripts.trained(here)
     assert [set(found[epoch]) for epoch in range(4)] == [{*range(60)}] * 4
     assert len(out.splitlines()) + len(far.splitlines()) == 5, "each learner has printed its result once"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("where", ["joined", "before step"])
+def test_the_loss_of_a_server_is_named_and_a_restart_helps(where: str, here: Path) -> None:
+    job = {"strategy": "easgd", "epochs": 2, "victim": 0, "where": where, "count": 0, "checkpoints": "saved"}
+    with pytest.raises(CommunicationError, match="a server was lost with the process of the learner that it lived in"):
+        launch_here(job, learners=2)
+    (here / "died").unlink()
+    done = launch_here(job, learners=2, restarts=1)
+    assert done.resumed == 1
+    assert set(launched_scripts.trained(here)[1]) == {*range(60)}

@@ -21,6 +21,7 @@ COMMANDS = {
     "corpus": "Make or import a corpus: list, synth, import, fetch, check.",
     "decode": "Decode a split with a trained run; print the word error rate.",
     "demo": "Run a complete example in minutes: speech, training, decoding, report.",
+    "doctor": "Say what this machine has, what is missing, and how to get it.",
     "export": "Export the acoustic model of a run as ONNX.",
     "init": "Write an experiment, a study, a cluster or a training loop to start from.",
     "launch": "Start a script with roundelay.join on many learners; a lost one comes back.",

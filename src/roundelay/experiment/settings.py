@@ -147,6 +147,8 @@ class Experiment(Settings):
     guard: GuardSettings | None = None
     learners: Annotated[int, limits(ge=1, largest=65536)] = 1
     threads: Annotated[int, limits(ge=1, largest=1024)] = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What losses and gradients are computed in, where torch's autocast does; weights stay float32."""
     device: str = "auto"
     """What learners compute on: an accelerator if there is one (``auto``), ``cpu``, or its name, such as ``cuda``."""
     clip: Positive | None = None
@@ -279,6 +281,7 @@ class Experiment(Settings):
             guard=self.guard or GuardSettings(),
             keep=self.keep,
             device=self.device,
+            precision=self.precision,
         )
 
     def origin(self) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from roundelay.config import build_named
 from roundelay.plugins import Registry
 from roundelay.strategies.adpsgd import ADPSGD
 from roundelay.strategies.adpsgd_pairwise import PairwiseADPSGD
@@ -43,6 +46,7 @@ __all__ = [
     "SynchronousEASGD",
     "UpdatesASGD",
     "find",
+    "make_strategy",
 ]
 
 _KINDS: dict[str, type[Strategy]] = {
@@ -73,3 +77,12 @@ Compression.registry = Registry(Compression, COMPRESSIONS)
 def find(name: str) -> type[Strategy]:
     """Return the strategy of this name."""
     return STRATEGIES.find(name, "strategy")
+
+
+def make_strategy(name: str, **settings: Any) -> Strategy:
+    """Make a strategy by its name and settings, as an experiment does: for a program that is told its strategy.
+
+    >>> make_strategy("bmuf", block=20).block
+    20
+    """
+    return build_named(STRATEGIES, {"name": name} | settings, "strategy")

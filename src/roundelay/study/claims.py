@@ -108,9 +108,9 @@ def _look(check: Check, outcomes: Sequence[Outcome]) -> CheckResult:
         found = {seed: _divide(found[seed], other[seed]) for seed in found.keys() & other.keys()}
     if not found:
         return CheckResult(check, None)
-    values = [value for value in found.values() if not math.isnan(value)]
-    if not values:
-        return CheckResult(check, None, passed=False)
+    if all(map(math.isnan, found.values())):
+        return CheckResult(check, None, passed=False)  # two lost rows show nothing
+    values = [1.0 if math.isnan(value) else value for value in found.values()]  # lost with one seed: equal
     median = statistics.median(values)
     above = check.at_least is None or median >= check.at_least
     below = check.at_most is None or median <= check.at_most
@@ -162,5 +162,5 @@ def figure(outcome: Outcome, what: str) -> float:
 
 def _divide(one: float, other: float) -> float:
     if math.isnan(one) or math.isnan(other) or (math.isinf(one) and math.isinf(other)):
-        return math.nan  # both were lost, which shows nothing
+        return math.nan  # both were lost
     return one / other if other else (1.0 if not one else math.inf)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -168,6 +169,8 @@ class Job:
     """What must be the same on all learners, by name; compared when they first rendezvous."""
     start: dict[str, Tensor] | None = None
     """Pre-trained weights, by their names in the module."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What losses are computed in, where torch's autocast does; weights stay float32."""
     device: str = "cpu"
     """What learners compute on: ``auto``, ``cpu``, or an accelerator."""
 
@@ -194,6 +197,7 @@ class Job:
         learner = Learner(
             module, self.optimizer(module), clip=self.clip, nominal_frames=nominal_frames, debug=self.debug
         )
+        learner.precision = getattr(torch, self.precision)
         schedule = self.schedule() if self.schedule is not None else None
         return Training(Member(learner, self.strategy, runtime, schedule=schedule, order=order), self)
 

@@ -246,7 +246,7 @@ class JoinedLearner:
 
         def make() -> LoopRank:
             made.append(seats.runtime(number))
-            return LoopRank(learner, strategy, made[0], saver=saver)
+            return LoopRank(learner, strategy, made[0], saver=saver, serves=True)
 
         def fail(error: BaseException) -> None:
             for runtime in made:

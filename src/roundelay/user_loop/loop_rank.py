@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from roundelay.communicator import Communicator, gather_json
-from roundelay.errors import CommunicationError, LearnerLost, Mismatch
+from roundelay.errors import CommunicationError, LearnerLost, Mismatch, SettingsError
 from roundelay.learner import Learner
 from roundelay.runtime import Runtime
 from roundelay.strategy import Strategy
@@ -21,6 +21,10 @@ from roundelay.training.participation import Participation
 from roundelay.training.recovery import NEWCOMER_WAITS
 
 T = TypeVar("T")
+SERVER_LOST = (
+    "a server was lost with the process of the learner that it lived in; the run cannot continue without it, but all "
+    "can be started again, and continue from their checkpoints"
+)
 REST = 2
 """Where a standing says whether the learner is at rest."""
 
@@ -58,6 +62,7 @@ class LoopRank:
         schedule: Schedule | None = None,
         saver: Saver | None = None,
         follower: LoopFollower | None = None,
+        serves: bool = False,
         waits: bool = False,
     ) -> None:
         self.runtime, self._follower = runtime, follower
@@ -66,7 +71,7 @@ class LoopRank:
         self.participation = Participation(
             self.member, self.agenda, Checkpointer(None, saver) if saver is not None else None
         )
-        self.resting = True
+        self.resting, self._serves = True, serves
         self.furthest: tuple[int, ...] = ()
         """How far the furthest learner was when they last compared."""
         if not waits:
@@ -120,13 +125,14 @@ class LoopRank:
 
     async def _rendezvous(self) -> None:
         """Agree on a membership; if it is not the first one, also on how far all are in their loops."""
-        before, was_server = self.member.generation, self.learner.is_server
-        await self.participation.rendezvous()
-        if before >= 0 and was_server != self.learner.is_server:
-            raise CommunicationError(
-                "a server was lost with the process of the learner that it lived in; the run cannot continue without "
-                "it, but from its checkpoints"
-            )
+        try:
+            await self.participation.rendezvous()
+        except SettingsError as error:  # after a loss: there are no more ranks than servers
+            if not self.member.strategy.servers or self.member.generation < 0:
+                raise
+            raise CommunicationError(SERVER_LOST) from error
+        if self._serves != self.learner.is_server:
+            raise CommunicationError(SERVER_LOST)
         if self.member.generation == 0:
             return
         follower = self._follower

@@ -27,6 +27,7 @@ from roundelay.runtimes.processes.hosts import HostInfo, Hosts, fail_run, rendez
 from roundelay.runtimes.processes.launcher import this_host
 from roundelay.user_loop.launched_loops import LaunchedLoops
 from roundelay.user_loop.learner_output import LearnerOutput, LineReader
+from roundelay.user_loop.loop_rank import SERVER_LOST
 from roundelay.user_loop.script_process import WORK
 
 REJOINS = 3
@@ -238,7 +239,8 @@ class _Crew:
         learner = running.learner
         report = self._host.store.get(f"error/{learner}/{running.attempt}")
         if report is not None:
-            raise rebuild_error(report)
+            error = rebuild_error(report)
+            raise _NoneLeft(*error.args) if SERVER_LOST in str(error) else error
         if (why := self._host.store.get(f"away/{learner}")) is not None:
             logger.warning("learner %d does not come back: %s", learner, why)
             return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import hmac
+import os
 import queue
 import threading
 from collections import defaultdict
@@ -318,6 +319,14 @@ def _prove_membership(group: _ProcessGroup, rank: int, size: int, prove: Callabl
             raise RuntimeError(f"who answers for rank {peer} does not know the secret of this run")
 
 
+def _network_device(address: str) -> Any:
+    """Return where gloo listens: at our address, or at the interface that the user has named, as for torch itself."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if interface:
+        return c10d.ProcessGroupGloo.create_device(interface=interface)
+    return c10d.ProcessGroupGloo.create_device(hostname=address)
+
+
 def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Connect:
     """Return the function that makes the groups of one generation, each with its own prefix in the store.
 
@@ -335,7 +344,7 @@ def connect_by_device(store: KeyValueStore, generation: int, address: str) -> Co
         else:
             options = c10d.ProcessGroupGloo._Options()
             options._timeout, options._threads = CONNECT, 1
-            options._devices = [c10d.ProcessGroupGloo.create_device(hostname=address)]
+            options._devices = [_network_device(address)]
             group = c10d.ProcessGroupGloo(prefix, rank, size, options)
             group._set_default_timeout(FOREVER)
             _prove_membership(group, rank, size, lambda sender, to: store.prove(f"{name} {sender} {to}"))
