@@ -95,6 +95,7 @@ SUBJECTS = {
     "tasks/test_every_model.py": "every model under every strategy",
     "training/test_device_costs.py": "what a step costs on an accelerator",
     "tasks/test_trained_run.py": "from prepared data to words",
+    "user_loop/test_real_loops.py": "loops as real programs have them",
 }
 # and modules without a test file of their own.
 RANKS = "starts ranks by mpiexec, as runtimes/mpi/test_mpi_runtime.py does"
