@@ -174,10 +174,11 @@ def accumulation() -> Any:
 
 @loop
 def clamped_weights() -> Any:
+    """A neighbour may take the weights between a step and the edit after it: with ADPSGD it is not exact."""
     largest = []
-    for strategy in roundelay.Averaging(period=3), roundelay.ADPSGD(), roundelay.Synchronous():
+    for strategy in roundelay.Averaging(period=3), roundelay.Synchronous(), roundelay.ADPSGD():
         model = net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05 if isinstance(strategy, roundelay.ADPSGD) else 0.5)
         with roundelay.join(model, optimizer, strategy) as learner:
             for x, y in learner.share(BATCHES):
                 optimizer.zero_grad()

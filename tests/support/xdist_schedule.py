@@ -29,6 +29,7 @@ ONE_BY_ONE = (
     "tests/runtimes/processes/transport/test_device_groups.py",
     "tests/runtimes/processes/transport/test_gloo_messages.py",
     "tests/runtimes/processes/transport/test_shared_memory_communicator.py",
+    "tests/speech/test_worker_pool.py::test_ctrl_c",
     "tests/strategies/test_contract_device.py",
     "tests/strategies/test_contract_processes.py",
     "tests/study/test_scheduler.py",
@@ -41,6 +42,7 @@ ONE_BY_ONE = (
     "tests/user_loop/test_joined_learner.py::test_a_loop_of_ones_own",
     "tests/user_loop/test_joined_learner.py::test_loops_after_one_another",
     "tests/user_loop/test_joined_learner.py::test_the_example",
+    "tests/user_loop/test_real_loops.py",
     "tests/user_loop/test_script_launcher.py",
 )
 """Tests that start learners on processes, kill and stop them, or measure how long something takes: how they begin."""

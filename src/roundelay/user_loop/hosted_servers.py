@@ -58,6 +58,7 @@ class ServerLearner(Learner):
         buffers = {place.name: place.tensor.clone() for place in host.slots if place.part.start >= host.tail}
         copies = {id(place.tensor): parameters[place.name] for place in host.slots if place.name in parameters}
         super().__init__(_Copies(parameters, buffers), _copy_optimizer(host.optimizer, copies), clip=host.clip)
+        self.nominal_frames = host.nominal_frames
         self.constants = [constant.detach().clone() for constant in host.constants]
 
     def incoming(self, theirs: Tensor, part: slice) -> Tensor:

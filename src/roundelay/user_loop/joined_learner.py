@@ -29,16 +29,19 @@ from roundelay.task import Schedule, seed_minibatch
 from roundelay.training.budget import Claim
 from roundelay.training.checkpoint_files import Saver
 from roundelay.user_loop import program_end
+from roundelay.user_loop.act_board import SharedWords
 from roundelay.user_loop.acts import Acts
 from roundelay.user_loop.course import NO_SHARE, CannotComeBack, Course, LoopState, Way
 from roundelay.user_loop.hosted_servers import HostedServers, ServerLearner
-from roundelay.user_loop.loaders import SharedLoader
+from roundelay.user_loop.loaders import Purpose, SharedLoader
 from roundelay.user_loop.loop_rank import LoopRank
-from roundelay.user_loop.module_learner import ModuleLearner, move_model
+from roundelay.user_loop.module_learner import ModuleLearner, check_frames, check_several, move_model
 from roundelay.user_loop.runtime_detection import Seats
 
 T = TypeVar("T")
 B = TypeVar("B")
+CLOSES: Purpose = "closes its learner"
+STEPS: Purpose = "takes a step without share()"
 logger = logging.getLogger(__name__)
 
 
@@ -49,6 +52,7 @@ def join(
     *,
     schedule: Schedule | None = None,
     clip: float | None = None,
+    minibatch_frames: int | None = None,
     seed: int | None = None,
     nonfinite: Literal["stop", "skip"] = "stop",
     checkpoints: str | Path | None = None,
@@ -62,6 +66,8 @@ def join(
     the model has this learner's weights; before it, after it and after `close` it has the consensus of all learners.
     Servers, if the strategy has any, live in the processes of learners.
 
+    ``minibatch_frames``: how many frames a full minibatch has, for strategies and schedules whose settings are in
+    frames; `JoinedLearner.tell` says how many one really has.
     With ``seed``, torch's generators are seeded for each minibatch, so that dropout repeats on any learner.
     A gradient that is not finite stops the run; with ``nonfinite="skip"`` its step is left out.
     With ``checkpoints``, a folder, `JoinedLearner.epochs` saves the state of all learners there after each epoch, and a
@@ -94,11 +100,15 @@ def join(
         Path(checkpoints).mkdir(parents=True, exist_ok=True)
         saver = Saver(Path(checkpoints))
         resumed = bool(saver.checkpoints.positions())
+    check_frames(strategy, minibatch_frames)
     if device is not None:
         move_model(model, optimizer, device)
     learner = ModuleLearner(model, optimizer, clip=clip)
+    learner.nominal_frames = minibatch_frames or 1
     try:
         seats = None if runtime is not None else Seats(strategy.servers, folder, resumed=resumed)
+        if seats is not None and seats.size > 1:
+            check_several(model)
         joined = JoinedLearner(
             learner,
             strategy,
@@ -179,6 +189,7 @@ class JoinedLearner:
         runtime = runtime if runtime is not None else self._make_runtime(seats)
         learner.keeps_undo = runtime.elastic and not (strategy.atomic_step or strategy.partial_step_ok)
         self._learner, self._runtime, self._course = learner, runtime, Course()
+        self._words: SharedWords | None = None
         self._waits = seats is not None and seats.comes_back  # whether we have not asked the others to let us in yet
         self._aside: Tensor | None = None  # our own weights, while the model has the consensus
         self._handed: list[int] = []
@@ -294,6 +305,20 @@ class JoinedLearner:
         )  # a rank without a part was told nothing
         self._progress.minibatches = max(each.get("minibatches", 0) for each in everyone)
         self._rank.agenda.restart(self._progress.minibatches)
+        self._share_words()
+
+    def _share_words(self) -> None:
+        """Count acts in memory that all learners of this host map, if all are on it: a step then costs no message."""
+        self._words = SharedWords() if SharedWords.usable(self._member) else None
+        if self._words is None:
+            return
+        words, world = self._words, self._rank.world
+        self._servers.put(lambda rank: rank.runtime.run(gather_json(rank.world, None)))
+        self._servers.put(lambda rank: rank.runtime.run(gather_json(rank.world, True)))
+        addresses = self._runtime.run(gather_json(world, words.address))[self._member.strategy.servers :]
+        if all(self._runtime.run(gather_json(world, words.open(addresses)))):
+            self._acts.words = words
+            self._settle()
 
     def _describe(self, *, ended: bool) -> None:
         """Write what the record is of, and whether the run has ``ended``."""
@@ -494,7 +519,7 @@ class JoinedLearner:
         """
         step, begun = scheduler.step, scheduler.last_epoch - self._position
 
-        def follow() -> None:
+        def follow(*_: Any, **__: Any) -> None:
             while scheduler.last_epoch - begun < self._position:
                 step()
 
@@ -505,6 +530,24 @@ class JoinedLearner:
     def at_rest(self) -> bool:
         """Whether the model has the consensus, between two loops."""
         return self._aside is not None
+
+    def meet(self, purpose: Purpose) -> set[Purpose]:
+        """Wait for all learners between two loops; return what they do next, or raise if that cannot go together.
+
+        Where learners may be lost and come back, they are not at the same point of their programs: nothing is asked.
+        """
+        if self._runtime.elastic or self.num_learners == 1:
+            return {purpose}
+        self._servers.put(lambda rank: rank.runtime.run(gather_json(rank.world, None)))
+        everyone = self._runtime.run(gather_json(self._rank.world, purpose))
+        purposes: set[Purpose] = {each for each in everyone if each is not None}
+        if len(purposes) > 1 and purposes != {CLOSES, STEPS}:
+            other = next(each for each in everyone if each not in (None, purpose))
+            raise SettingsError(
+                f"{self._member.name} {purpose}, and another learner {other}: all learners must iterate over share() "
+                "equally often; to stop early, let all learners know"
+            )
+        return purposes
 
     def come_to_rest(self) -> None:
         """Come to rest, if a loop was left early."""
@@ -556,6 +599,7 @@ class JoinedLearner:
         while self.at_rest:
             try:
                 if self._course.way() == "together":
+                    self.meet(STEPS)
                     self.begin(0, shared=False, own=True)
                 else:
                     self.enter_loop()
@@ -568,6 +612,7 @@ class JoinedLearner:
         old.release(keep_grads=True)
         new = ModuleLearner(old.model, old.optimizer, copied=old.copied, clip=old.clip)  # type: ignore[arg-type]  # joined: has one
         new.plain_step, new.keeps_undo, new.keeps_edits = old.plain_step, old.keeps_undo, old.keeps_edits
+        new.nominal_frames = old.nominal_frames
         self._rank.replace_learner(new)
         self._servers.renew(new)
         self._learner, self._shown = new, new.weights.new_empty(0)
@@ -672,6 +717,8 @@ class JoinedLearner:
 
     def tell(self, *, frames: int | None = None, loss: Tensor | float | None = None) -> None:
         """Tell how many frames the next step is of, its weight in averages, and its loss, for the record."""
+        if frames is not None and frames < 0:
+            raise SettingsError(f"tell: frames must not be negative, not {frames}")
         self._frames, self._loss = (
             frames if frames is not None else self._frames,
             loss if loss is not None else self._loss,
@@ -690,7 +737,7 @@ class JoinedLearner:
             if self._steps_in_loop:
                 logger.debug("optimizer.step() after 'with learner.minibatch():', which has taken the step")
             return result
-        frames, loss = self._frames if self._frames is not None else max(1, len(self._handed)), self._loss
+        frames, loss = self._step_frames, self._loss
         self._frames = self._loss = None
         if self._unscale():
             frames = 0
@@ -709,6 +756,11 @@ class JoinedLearner:
         self._steps_in_loop += 1
         program_end.note_progress()
         return result
+
+    @property
+    def _step_frames(self) -> int:
+        """How many frames the next step is of."""
+        return self._frames if self._frames is not None else max(1, len(self._handed)) * self._learner.nominal_frames
 
     def _unscale(self) -> bool:
         """Undo the scaling of a GradScaler; return whether a gradient overflowed, so that this step is left out."""
@@ -754,7 +806,9 @@ class JoinedLearner:
             self._hooks and not self._mean_is_taken
         ):  # the user's backward passes were inside of `no_sync`, or we are idle
             await self._mean(frames)
-        await self._acts.announce("step")
+        await self._acts.announce("step", idle=idle)
+        while self._hooks and await self._acts.mean_is_missing():
+            await self._mean(0)
         if self._mean_is_taken:
             learner.heal()
         else:
@@ -808,7 +862,7 @@ class JoinedLearner:
         with self.inside():
             if self.at_rest:
                 self._begin_without_share()
-            frames = self._frames if self._frames is not None else max(1, len(self._handed))
+            frames = self._step_frames
             while True:
                 generation = self._member.generation
                 self._elastic(self._mean(frames))
@@ -838,7 +892,7 @@ class JoinedLearner:
             self._syncing = True
 
     @contextlib.contextmanager
-    def minibatch(self, frames: int = 1) -> Iterator[Minibatch]:
+    def minibatch(self, frames: int | None = None) -> Iterator[Minibatch]:
         """Train the minibatch that `share` has just handed out: forward and backward passes go inside.
 
         The gradient is cleared before it, and the step taken after it, for loops that do not want to call
@@ -856,8 +910,8 @@ class JoinedLearner:
         if not self._handed and not self._void:
             raise SettingsError("'with learner.minibatch():' belongs inside 'for batch in learner.share(loader):'")
         self._learner.set_grads([None] * len(self._learner.grads))
-        taken, minibatch = self._steps_in_loop, Minibatch(frames)
         self._frames = frames
+        taken, minibatch = self._steps_in_loop, Minibatch(self._step_frames)
         yield minibatch
         if taken == self._steps_in_loop:
             self.tell(frames=minibatch.frames, loss=minibatch.loss)
@@ -880,6 +934,7 @@ class JoinedLearner:
             yield self._progress.epochs
             with self.inside():
                 self.come_to_rest()
+                self.meet("ends an epoch")
                 self._progress.epochs += 1
                 if not self._waits and not self._course.is_behind:
                     self._save_checkpoint(self._rank.agenda.intervals[-1].end)
@@ -953,8 +1008,15 @@ class JoinedLearner:
         if self._closed:
             return
         self._users_code.close()
-        self._let_in()
-        self.come_to_rest()
+        try:
+            self._let_in()
+            self.come_to_rest()
+            while STEPS in self.meet(CLOSES):  # others have more to train: take part without minibatches
+                self.begin(0, shared=False, own=True)
+                self.come_to_rest()
+        except BaseException as error:
+            self._abandon(f"{self._member.name} has stopped: {type(error).__name__}: {error}")
+            raise
         if self._saver is not None:
             self._saver.wait()
             self._saver.close()
@@ -981,14 +1043,18 @@ class JoinedLearner:
         for hook in self._hooks:
             hook.remove()
         self._remove_step()
+        if self._words is not None:
+            self._words.close()
         self._learner.release()
         program_end.forget(self._at_exit)
 
     def abandon(self, reason: str) -> None:
         """Leave at once, without the others: they are told the ``reason``."""
-        if self._closed:
-            return
-        self._users_code.close()
+        if not self._closed:
+            self._users_code.close()
+            self._abandon(reason)
+
+    def _abandon(self, reason: str) -> None:
         if isinstance(self._runtime, ProcessRuntime | MpiRuntime):
             self._runtime.abandon(reason)
         self._release()

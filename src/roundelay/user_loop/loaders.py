@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from roundelay.user_loop.course import LoopState, Way
 B = TypeVar("B")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+Purpose = Literal["begins a loop", "takes a step without share()", "ends an epoch", "closes its learner"]
+"""What a learner does next between two loops."""
 
 MAX_DIGEST_BYTES = 1 << 16  # of a tensor, when the first minibatches of learners are compared
 
@@ -67,6 +70,9 @@ class Sharer(Protocol):
 
     def come_to_rest(self) -> None:
         """Come to rest, if a loop was left early."""
+
+    def meet(self, purpose: Purpose) -> set[Purpose]:
+        """Wait for all learners between two loops; raise if they do not do the same."""
 
     def approach(self) -> Way:
         """Return how to begin the next loop."""
@@ -172,6 +178,7 @@ class SharedLoader(Generic[B]):
                     order = self._enter(learner.enter_loop())
                     break
                 try:
+                    learner.meet("begins a loop")
                     self._own, order, taken, note = learner.run(self._divide(learner.learners_comm))
                     sampled = order if isinstance(loader, DataLoader) and not self._own else None
                     self._first = learner.begin(0 if self._own else len(order), own=self._own, order=sampled)

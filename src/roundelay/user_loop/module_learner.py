@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import operator
 import weakref
@@ -16,6 +17,7 @@ from roundelay.communicator import Communicator
 from roundelay.devices import choose_device, use_device
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner, Slot
+from roundelay.strategy import Strategy
 
 _trained: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 """The parameters that a joined optimizer trains; a second one would undo its work."""
@@ -136,6 +138,11 @@ class ModuleLearner(Learner):
                     raise SettingsError(
                         f"{place.name} had the shape {[*home.shape]} and has {[*now.shape]} now: call join again"
                     )
+                if (now.dtype, now.device) != (home.dtype, home.device):
+                    raise SettingsError(
+                        f"{place.name} was {home.dtype} on {home.device} and is {now.dtype} on {now.device} now: "
+                        "call model.to() before join"
+                    )
                 home.copy_(now.data)
                 place.tensor.data = home
 
@@ -144,7 +151,7 @@ class ModuleLearner(Learner):
         given, tail = self._given, self.tail
         if given is not None:
             for place in self._narrow:
-                place.view(self.snapshot).copy_(place.tensor)
+                place.view(self.snapshot).copy_(place.tensor.detach())
             torch.sub(self.snapshot[:tail], given[:tail], out=given[:tail])
             self.weights[:tail].add_(given[:tail])
             if self.keeps_edits and bool(given[:tail].any()):
@@ -172,7 +179,7 @@ class ModuleLearner(Learner):
         self.snapshot.copy_(vector)
         for place in self._narrow:
             place.tensor.data.copy_(place.view(self.snapshot))
-            place.view(self.snapshot).copy_(place.tensor)
+            place.view(self.snapshot).copy_(place.tensor.detach())
         if self._given is not None:
             self._given.copy_(self.snapshot)
         if self._buffers:
@@ -209,7 +216,7 @@ class ModuleLearner(Learner):
             pairs = list(zip(self._grads, self.grads, strict=True))
             found = [(view, grad) for view, grad in pairs if grad is not None]
             if found:
-                torch._foreach_copy_([view for view, _ in found], [grad for _, grad in found])
+                _copy_all([view for view, _ in found], [grad for _, grad in found])
             for view, grad in pairs if len(found) < len(pairs) else ():
                 if grad is None:
                     view.zero_()
@@ -312,6 +319,44 @@ class ModuleLearner(Learner):
         grads = [place.tensor.grad for place in self._parameters]
         super()._make_moments(fresh)
         self.set_grads(grads)
+
+
+def _copy_all(views: list[Tensor], grads: list[Tensor]) -> None:
+    """Copy gradients into the vector; nothing is looked at unless that fails."""
+    try:
+        torch._foreach_copy_(views, grads)
+    except RuntimeError as error:
+        if any(grad.layout is not torch.strided for grad in grads):
+            raise SettingsError(
+                "a gradient is sparse, which no strategy can average; use sparse=False in the embedding"
+            ) from error
+        raise
+
+
+def check_frames(strategy: Strategy, minibatch_frames: int | None) -> None:
+    """Name a setting in frames of which nobody has said how many a minibatch has."""
+    if minibatch_frames is not None:
+        if minibatch_frames < 1:
+            raise SettingsError(f"join: minibatch_frames must be at least 1, not {minibatch_frames}")
+        return
+    for field in dataclasses.fields(strategy):  # type: ignore[arg-type]  # strategies are dataclasses
+        value = getattr(strategy, field.name)
+        if isinstance(value, Strategy):
+            check_frames(value, None)
+        elif field.name.endswith("_frames") and value is not None:
+            raise SettingsError(
+                f"join: strategy.{field.name} is in frames; say how many a full minibatch has, by minibatch_frames="
+            )
+
+
+def check_several(model: nn.Module) -> None:
+    """Name what cannot be trained by several learners."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise SettingsError(
+                f"join: {name} is a SyncBatchNorm, whose forward pass waits for all learners; use BatchNorm: "
+                "strategies average its statistics"
+            )
 
 
 def move_model(model: nn.Module, optimizer: torch.optim.Optimizer, asked: str) -> None:

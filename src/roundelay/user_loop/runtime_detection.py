@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,23 +14,18 @@ from typing import Any, Literal
 
 import torch.distributed
 
-from roundelay.errors import CommunicationError, SettingsError
+from roundelay.errors import SettingsError
 from roundelay.runs.record import Record, merge_records
 from roundelay.runtime import Runtime
 from roundelay.runtimes.mpi import mpi_runtime as mpi
 from roundelay.runtimes.processes import environment
 from roundelay.runtimes.processes.options import Options, ProcessInfo
 from roundelay.runtimes.processes.process_runtime import ProcessRuntime, connect_world
-from roundelay.runtimes.processes.transport.key_value_store import (
-    KeyValueStore,
-    StoreGone,
-    connect_store,
-    start_store,
-)
+from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, StoreGone, start_store
 from roundelay.runtimes.single_learner import LocalRuntime
+from roundelay.user_loop.meeting_place import LOOPBACK, Meeting, StorePlace, meet, meet_in_file, on_one_host
 
 dist: Any = torch.distributed  # its type information is incomplete
-LOOPBACK = "127.0.0.1"
 RECORD_SECONDS = 30.0  # how long the first process of a host waits for the records of the others
 POLL_SECONDS = 0.01
 _joins = itertools.count()  # a program may call `join` several times, and all its processes do so in the same order
@@ -229,19 +223,32 @@ def mpi_size() -> int:
 
 def make_world(source: Source) -> LoopWorld:
     """Return the world of this process; all its processes call this, in the same order of their joins."""
-    host = environment.host_name()
     if source == "group":
         return _group_world()
     if source == "mpi":
         return _mpi_world()
     if source == "alone":
         store, _ = _own_store()
-        return LoopWorld(0, 1, store, host, LOOPBACK)
+        return LoopWorld(0, 1, store, environment.host_name(), LOOPBACK)
     world = environment.find()
     assert world is not None
-    store = connect_world(world, Options().heartbeat_timeout)
+    return _launched_world(world)
+
+
+@functools.cache
+def _launched_world(world: environment.World) -> LoopWorld:
+    """Meet in a file, or by the store of torchrun or Slurm."""
     siblings = environment.Siblings(world)
-    return LoopWorld(world.rank, world.size, store, host, world.address, has_ended=siblings.has_ended)
+    if world.size == 1:
+        meeting = Meeting(_own_store()[0], LOOPBACK)
+    elif on_one_host(world):
+        meeting = meet_in_file(world, siblings.has_ended)
+    else:
+        place = StorePlace(connect_world(world, Options().heartbeat_timeout), siblings.has_ended)
+        meeting = meet(world.rank, world.size, place)
+    return LoopWorld(
+        world.rank, world.size, meeting.store, environment.host_name(), meeting.address, has_ended=siblings.has_ended
+    )
 
 
 @functools.cache
@@ -257,49 +264,46 @@ def _group_world() -> LoopWorld:
     So any kind of process group will do, and what waits in our store never holds up the program's own operations.
     """
     given: Any = dist.PrefixStore("roundelay", dist.distributed_c10d._get_default_store())
-    rank, size, host = dist.get_rank(), dist.get_world_size(), environment.host_name()
-    return _meet(rank, size, host, lambda key, value: given.set(key, value), lambda key: given.get(key).decode())
+    rank, size = dist.get_rank(), dist.get_world_size()
+    meeting = meet(rank, size, _GroupPlace(given))
+    return LoopWorld(rank, size, meeting.store, environment.host_name(), meeting.address)
+
+
+class _GroupPlace:
+    """The store of the program's own process group."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def put(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> str:
+        return str(self._store.get(key).decode())
 
 
 @functools.cache
 def _mpi_world() -> LoopWorld:
-    from mpi4py import MPI
+    rank = mpi.start()
+    meeting = meet(rank, mpi_size(), _MpiPlace(rank))
+    return LoopWorld(rank, mpi_size(), meeting.store, environment.host_name(), meeting.address)
 
-    rank, size, host = mpi.start(), MPI.COMM_WORLD.size, environment.host_name()
-    known = dict(enumerate(MPI.COMM_WORLD.allgather(host)))
-    place: dict[str, str] = {f"host/{number}": name for number, name in known.items()}
 
-    def put(key: str, value: str) -> None:
-        place[key] = value
+class _MpiPlace:
+    """Messages of MPI; all ranks put and get in the same order."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._hosts = rank, list[str]()
+
+    def put(self, key: str, value: str) -> None:
+        from mpi4py import MPI
+
         if key == "store":
             MPI.COMM_WORLD.bcast(value, root=0)
+        else:
+            self._hosts = MPI.COMM_WORLD.allgather(value)
 
-    def get(key: str) -> str:
-        if key == "store" and rank:
-            return str(MPI.COMM_WORLD.bcast(None, root=0))
-        return place[key]
+    def get(self, key: str) -> str:
+        from mpi4py import MPI
 
-    return _meet(rank, size, host, put, get)
-
-
-def _meet(rank: int, size: int, host: str, put: Any, get: Any) -> LoopWorld:
-    """Agree on a store that rank 0 hosts; ``put`` and ``get`` are a way that the ranks have already."""
-    put(f"host/{rank}", host)
-    hosts = [get(f"host/{number}") for number in range(size)]
-    if rank == 0:
-        address = LOOPBACK if len(set(hosts)) == 1 else environment.local_address(_outside(), 1)
-        store, port = start_store(address)
-        put("store", json.dumps([address, port]))
-    else:
-        address, port = json.loads(get("store"))
-        try:
-            store = connect_store(address, port)
-        except (OSError, StoreGone) as error:
-            raise CommunicationError(f"rank {rank}: no store at {address}:{port} of rank 0: {error}") from error
-    mine = LOOPBACK if len(set(hosts)) == 1 else environment.local_address(address if rank else _outside(), port)
-    return LoopWorld(rank, size, store, host, mine)
-
-
-def _outside() -> str:
-    """Return an address in the network by which other hosts reach this one."""
-    return os.environ.get("MASTER_ADDR", "192.0.2.1")  # without a hint: by the default route
+        return str(MPI.COMM_WORLD.bcast(None, root=0)) if key == "store" else self._hosts[int(key.partition("/")[2])]

@@ -240,6 +240,12 @@ class MembershipProtocol:
                     time.sleep(POLL_SECONDS)
         self.stop()
 
+    def await_others(self, seconds: float) -> None:
+        """Wait, but not for longer than so many seconds, until all others have finished or are lost."""
+        deadline = time.monotonic() + seconds
+        while any(i != self.id and not self._is_lost(i) for i in self.members) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
     def stop(self) -> None:
         """End our threads; may be called again."""
         if not self._heartbeat.stopped:

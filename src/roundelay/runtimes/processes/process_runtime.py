@@ -36,6 +36,7 @@ from roundelay.runtimes.wall_clock import TimeRecorder, WallClock
 from roundelay.strategy import Strategy
 
 FLUSH_SECONDS = 1.0
+ABANDON_SECONDS = 1.0
 JOIN_SECONDS = 2.0
 
 
@@ -156,8 +157,9 @@ class ProcessRuntime(WallClock):
 
     def abandon(self, reason: str) -> None:
         """Leave without the others, who are told the ``reason``, and close everything."""
-        with contextlib.suppress(StoreGone):
+        with contextlib.suppress(StoreGone), self.strategy_lock.released():
             self._membership.end(reason)
+            self._membership.await_others(ABANDON_SECONDS)  # this process may host the store in which they read it
         self.stop()
 
     def stop(self) -> None:
