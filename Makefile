@@ -6,7 +6,7 @@ WORKERS ?= 2
 WITH_FRAMEWORKS := tests/test_examples.py tests/test_lightning.py tests/runs/test_wandb_logs.py tests/runs/test_mlflow_logs.py
 ON_PROCESSES := tests/runtimes/processes/test_process_runtime.py tests/study/test_scheduler.py
 
-.PHONY: demo test test-fast test-frameworks coverage coverage-quick check fix bench docs package faults audit reproduce
+.PHONY: demo test test-fast coverage coverage-quick check fix bench docs faults audit fuzz reproduce package test-frameworks
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -92,3 +92,7 @@ audit: .venv/ready
 faults: .venv/ready
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/resume.py
+
+# An hour of damaged and hostile input for everything that reads, in one process at a time; then the table.
+fuzz: .venv/ready
+	$(BIN)/python tools/fuzz.py

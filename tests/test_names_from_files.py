@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decodable_run
+import tone_corpus
 from corpus_files import FUZZ
 from hostile_corpora import LINKS, NAMES, SOURCES, untouched
 from roundelay import corpora
@@ -102,8 +103,8 @@ def rename(data: Path, split: str, name: str, new_split: str) -> None:
     description = json.loads((data / DESCRIPTION).read_text())
     for key in ("splits", "train_splits"):
         description[key] = [new_split if each == split else each for each in description[key]]
-    description = {key: value for key, value in description.items() if key not in ("files", "seal")}  # no digests
     (data / DESCRIPTION).write_text(json.dumps(description))
+    tone_corpus.forget_digests(data)
     for kind in ("senones", "phones", "words"):
         path = data / "alignments" / split / kind / "index.json"
         index = json.loads(path.read_text())

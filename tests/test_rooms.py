@@ -66,6 +66,7 @@ SUBJECTS = {
     "test_pages.py": "commands and code in all pages",
     "test_readme.py": "the commands of README.md",
     "test_fuzzing.py": "all readers of files",
+    "test_damaged_data.py": "digests of prepared data, models, graphs and lexica",
     "test_ranges.py": "every number that a setting or an option takes",
     "test_names_from_files.py": "names in files that become paths, in every importer and exporter",
     "test_public_names.py": "what the package exports",

@@ -122,6 +122,14 @@ def test_a_folder_in_use_is_left_alone(tiny: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
+def test_a_model_that_no_memory_can_hold(tiny: str, tmp_path: Path) -> None:
+    words = ("--on", "simulator", "--set", "task.hidden=[1000000, 1000000]")
+    done = call("train", tiny, "--out", str(tmp_path / "run"), *words)
+    said = "roundelay: not enough memory; use a smaller model, smaller minibatches or fewer learners\n"
+    assert (done.returncode, done.stderr) == (2, said)
+    assert not (tmp_path / "run").exists()
+
+
 def test_unknown_commands_and_help() -> None:
     done = call("trian")
     assert (done.returncode, done.stderr) == (2, "roundelay: unknown command 'trian'; did you mean 'train'?\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tempfile
@@ -75,9 +76,12 @@ def _graph() -> bytes:
         return (Path(folder) / "x.fst").read_bytes()
 
 
+SHARD = np.ones(6, "f4").tobytes()
+
+
 def _index() -> bytes:
     index = {"format": 1, "dtype": "float32", "dim": 2, "ids": ["a", "b"], "rows": [1, 2]}
-    return json.dumps(index | {"shards": ["0" * 64], "utterances": [2]}).encode()
+    return json.dumps(index | {"shards": [hashlib.sha256(SHARD).hexdigest()], "utterances": [2]}).encode()
 
 
 def _first(listed: Any) -> list[Any]:
@@ -149,7 +153,7 @@ READERS = {
         lambda path: [np.asarray(rows) for rows in ArrayStore(path.parent).values()],
         _index(),
         "index.json",
-        (("shard-00000.raw", np.ones(6, "f4").tobytes()),),
+        (("shard-00000.raw", SHARD),),
     ),
     "graph": Reader(read_graph, _graph()),
     "arpa": Reader(read_arpa, ARPA),

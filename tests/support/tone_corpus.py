@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import soundfile
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.gmm.gmm_training import GmmSettings
 from roundelay.speech.preparation.pipeline import PrepareSettings
+from roundelay.speech.preparation.prepared_data import DESCRIPTION
 
 RATE = 16000
 CHORDS = {"AA": (300, 900), "IY": (500, 2500), "S": (5000, 6500), "M": (150, 250)}
@@ -49,3 +51,10 @@ def make(folder: Path, train: int = 12, dev: int = 4) -> Path:
         (folder / split / "utt2spk").write_text("".join(f"{name} {speaker}\n" for name, speaker, _ in rows))
     (folder / "lexicon.txt").write_text("".join(f"{word} {' '.join(phones)}\n" for word, phones in LEXICON.items()))
     return folder
+
+
+def forget_digests(data: Path) -> None:
+    """Remove the digests of files from prepared data, as a stranger can who changes them."""
+    description = json.loads((data / DESCRIPTION).read_text())
+    kept = {key: value for key, value in description.items() if key not in ("files", "seal")}
+    (data / DESCRIPTION).write_text(json.dumps(kept))

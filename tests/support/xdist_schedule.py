@@ -29,6 +29,7 @@ ONE_BY_ONE = (
     "tests/runtimes/processes/transport/test_device_groups.py",
     "tests/runtimes/processes/transport/test_gloo_messages.py",
     "tests/runtimes/processes/transport/test_shared_memory_communicator.py",
+    "tests/speech/test_worker_pool.py::test_ctrl_c",
     "tests/strategies/test_contract_device.py",
     "tests/strategies/test_contract_processes.py",
     "tests/study/test_scheduler.py",

@@ -101,6 +101,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         sys.exit(_complain(f"roundelay: {error.format_message()}"))
     except (click.Abort, KeyboardInterrupt):
+        logging.disable()  # libraries that were interrupted may still say something at the end
         sys.exit(_complain("roundelay: interrupted", 128 + signal.SIGINT))
     except BrokenPipeError:
         sys.exit(128 + signal.SIGPIPE)
@@ -108,7 +109,16 @@ def main() -> NoReturn:
         if traceback:
             raise
         sys.exit(_complain(f"roundelay: {_one_line(error)}"))
+    except (MemoryError, RuntimeError) as error:
+        if traceback or not _is_full(error):
+            raise
+        sys.exit(_complain("roundelay: not enough memory; use a smaller model, smaller minibatches or fewer learners"))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether memory was missing; torch raises a RuntimeError for it."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 
 def _one_line(error: Exception) -> str:

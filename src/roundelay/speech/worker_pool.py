@@ -1,7 +1,8 @@
 """Process chunks of a corpus in several processes; results come in order for any number of processes.
 
 The parent reads and sends chunks as they are needed, so only a few chunks are in memory twice.  Processes are spawned,
-not forked, so they inherit neither open files nor threads.
+not forked, so they inherit neither open files nor threads.  Ctrl-C is for the parent, which ends them: a process that
+is still starting would show a traceback.
 """
 
 from __future__ import annotations
@@ -43,9 +44,12 @@ class WorkerPool:
             self._pool = ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_prepare_process)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         torch.set_num_threads(self._threads)
         if self._pool:
+            if kind is not None:  # nobody waits for what they are doing
+                for process in list((self._pool._processes or {}).values()):
+                    process.terminate()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
@@ -68,12 +72,22 @@ class WorkerPool:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Start processes that do not notice Ctrl-C while they import; here it is noticed a moment later."""
+    """Start processes that do not notice Ctrl-C while they import; here it is noticed a moment later.
+
+    The signal is blocked in this thread only; another thread may take it, so its handler has to wait, too.
+    """
+    came: list[Any] = []
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda *about: came.append(about)) if main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if main:
+            signal.signal(signal.SIGINT, handler)
+    if came and callable(handler):
+        handler(*came[0])
 
 
 def _prepare_process() -> None:

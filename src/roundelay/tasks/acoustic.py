@@ -73,6 +73,7 @@ class Acoustic(Task):
         self.minibatches_per_epoch, self.nominal_frames = len(self._reading), self._reading.nominal_frames
         self._held_out = self._held_out_utterances(model)
         self.held_out_minibatches = len(self._held_out)
+        self._begin_checks()
 
     # -- data ---------------------------------------------------------------------------------------------------
 
@@ -95,6 +96,8 @@ class Acoustic(Task):
             usable = {split: long_enough(inputs[split], labels[split], model.stride) for split in inputs}
             return read_utterances(inputs, labels, usable, self.batch, self.seed)
         targets = {split: self.prepared.alignments(split) for split in inputs}
+        for store in targets.values():
+            store.verify()  # at once: they are small, and a wrong senone would end a step
         if model.stride != 1:
             raise SettingsError(f"model: a stride of {model.stride} is for objective = 'ctc'; 'fold' reads as many")
         if model.framewise:
@@ -115,6 +118,12 @@ class Acoustic(Task):
             raise DataError(f"{inputs.folder}: none of its utterances can be evaluated on")
         return [names[i : i + HELD_OUT_UTTERANCES] for i in range(0, len(names), HELD_OUT_UTTERANCES)]
 
+    def _begin_checks(self) -> None:
+        """Begin to compare with their digests the files that only `save_assets` reads, long from now."""
+        from roundelay.speech.decoding.acoustic_bundle import bundle_files
+
+        self.prepared.begin_checks(bundle_files(self.prepared, self.kinds, self.ivectors))
+
     # -- what the loop asks for -----------------------------------------------------------------------------------
 
     def make_module(self) -> AcousticModel:
@@ -128,7 +137,8 @@ class Acoustic(Task):
         return self._reading.frames(epoch, index)
 
     def load(self, epoch: int, index: int) -> Batch:
-        """Return a minibatch."""
+        """Return a minibatch; raise if any data are known to be damaged."""
+        self.prepared.look()
         return self._reading.load(epoch, index)
 
     def describe(self, epoch: int, index: int) -> str:
@@ -186,7 +196,8 @@ class Acoustic(Task):
         return float(loss), label_errors(greedy_labels(scores), labels) * self._frames_a_label
 
     def save_assets(self, run: Path) -> None:
-        """Write the parts of the data that decoding needs into the run's folder."""
+        """Write the parts of the data that decoding needs into the run's folder; raise if any data are damaged."""
+        self.prepared.finish_checks(everything=True)  # other learners may have read what we have not
         from roundelay.speech.decoding.acoustic_bundle import write_bundle
 
         write_bundle(

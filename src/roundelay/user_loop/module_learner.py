@@ -387,7 +387,13 @@ def move_model(model: nn.Module, optimizer: torch.optim.Optimizer, asked: str) -
     """Move a model, and what its optimizer keeps of its parameters, to this process's device."""
     device = choose_device(asked)
     use_device(device)
+    before = list(model.parameters())
     model.to(device)
+    moved = {id(old): new for old, new in zip(before, model.parameters(), strict=True)}  # on some devices: new ones
+    for group in optimizer.param_groups:
+        group["params"] = [moved.get(id(parameter), parameter) for parameter in group["params"]]
+    for parameter in list(optimizer.state):
+        optimizer.state[moved.get(id(parameter), parameter)] = optimizer.state.pop(parameter)
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,16 @@ def test_a_changed_byte_is_found_by_verifying(run: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match="changed since the run was trained"):
         Bundle.open(run).verify()
+
+
+@pytest.mark.parametrize(
+    "change", [{"features": {"fast": 1}}, {"kinds": ["fast"]}, {"files": {"lexicon.txt": 3}}, {"features": None}]
+)
+def test_a_damaged_description_is_refused_in_one_line(change: dict[str, object], run: Path) -> None:
+    path = run / "acoustic" / "bundle.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=r"bundle.json: damaged: .*; copy the run again"):
+        Bundle.open(run)
 
 
 def test_a_lexicon_that_lost_a_phone_is_named(run: Path) -> None:

@@ -137,7 +137,9 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[10] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(DataError, match=r"shard-00000.raw: its checksum differs from that in the index"):
+    with pytest.raises(
+        DataError, match=r"shard-00000.raw: damaged: its sha256 is not that in index.json; run roundelay prepare"
+    ):
         ArrayStore(tmp_path / "s").verify()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import kaldifst
 import numpy as np
 import pytest
 
+import damaged_files
 from roundelay.errors import DataError
 from roundelay.speech.language.decoding_graph import (
     build_ctc_graph,
@@ -271,3 +273,16 @@ def test_an4_given_grammar(corpora: Path, caplog: pytest.LogCaptureFixture) -> N
     assert graph.num_states > 100
     assert "NOVEMBER" in caplog.text
     assert "WEAN" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["states", "arcs"])
+def test_counts_beyond_the_file_take_no_memory(place: str, tmp_path: Path) -> None:
+    whole = damaged_files.READERS["graph"].sample
+    header = whole.index(b"standard") + len("standard")
+    at = header + 24 if place == "states" else header + 44
+    path = tmp_path / "x.fst"
+    path.write_bytes(whole[:at] + (1 << 27).to_bytes(8, "little") + whole[at + 8 :])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match="not a graph that can be read"):
+        read_graph(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)  # kB

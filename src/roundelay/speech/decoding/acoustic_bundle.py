@@ -81,8 +81,8 @@ def _describe(
     settings = prepared.description["settings"]
     source = prepared.folder
     files = {
-        name: {"bytes": (source / name).stat().st_size, "sha256": file_digest(source / name)}
-        for name in _files(prepared, kinds, ivectors)
+        name: {"bytes": (source / name).stat().st_size, "sha256": file_digest(prepared.checked(name))}
+        for name in bundle_files(prepared, kinds, ivectors)
     }
     return {
         "version": _VERSION,
@@ -104,8 +104,8 @@ def _describe(
     }
 
 
-def _files(prepared: PreparedData, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
-    """Yield the files to copy, relative to both folders."""
+def bundle_files(prepared: PreparedData, kinds: Sequence[str], ivectors: bool) -> Iterator[str]:
+    """Yield the files that a bundle copies, relative to both folders."""
     yield from _WORDS
     yield from (f"graphs/{name}.fst" for name in prepared.graph_names)
     yield from _HMM if "adapted" in kinds else ()
@@ -130,11 +130,17 @@ class Bundle:
                 f"a run of an acoustic task"
             )
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
-        if self.description.get("version") != _VERSION:
-            raise DataError(
-                f"{self.folder / DESCRIPTION}: version {self.description.get('version')!r}; this reads {_VERSION}"
-            )
-        self._check_sizes()
+        version = self.description.get("version") if isinstance(self.description, dict) else None
+        if version != _VERSION:
+            raise DataError(f"{self.folder / DESCRIPTION}: version {version!r}; this reads {_VERSION}")
+        try:
+            self._check_sizes()
+            self._read()
+        except (TypeError, KeyError, AttributeError, ValueError, AssertionError) as error:
+            raise DataError(f"{self.folder / DESCRIPTION}: damaged: {error}; copy the run again") from error
+
+    def _read(self) -> None:
+        """Read what the description says."""
         self.digest: str = self.description["digest"]
         """Digest of the prepared data that the run was trained on."""
         self.feature_settings = FeatureSettings(**self.description["features"])
@@ -144,7 +150,8 @@ class Bundle:
         self.source_rate: int | None = self.description.get("source_rate")
         """Sample rate of the training audio, None if unknown."""
         self.kinds: list[str] = self.description["kinds"]
-        assert all(kind in KINDS for kind in self.kinds)
+        if not all(kind in KINDS for kind in self.kinds):
+            raise TypeError(f"unknown kinds of features {self.kinds}")
         self.ivectors: bool = self.description["ivectors"]
         self.objective: str = self.description["objective"]
         self.inputs: int = self.description["inputs"]

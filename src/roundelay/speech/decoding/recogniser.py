@@ -198,3 +198,4 @@ def recognise(
         done += len(part)
         progress(done, len(utterances))
         yield from part
+    inputs.finish_checks()  # nothing is made of damaged features

@@ -3,6 +3,9 @@
 A store is a folder.  ``shard-00000.raw`` and so on contain the rows of consecutive utterances.  ``index.json``, written
 last, maps utterances to rows and has the checksum of every shard.  A folder without an index is no store, so partial
 data are never read.  Values are raw little-endian numbers: reading them executes nothing.
+
+When a shard is first read, a thread begins to compare it with its checksum (``digest_checks``).  If it is damaged, the
+next read of the store raises, and so does ``finish_checks``, which is called before results are kept.
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ import numpy.typing as npt
 
 from roundelay.errors import DataError
 from roundelay.files import data_errors, flush, read_json, write_json
+from roundelay.speech.features import digest_checks
 
 Array = npt.NDArray[Any]
 
 INDEX = "index.json"
+SHARD_SUFFIX = ".raw"
 UTTERANCES_PER_SHARD = 128
 _FORMAT = 1
 _MAPPED_BYTES = 1 << 26
@@ -100,6 +105,7 @@ class ArrayStore(Mapping[str, Array]):
         self._maps: dict[int, Array] = {}
         self._files: list[mmap.mmap] = []
         self._handed_out = 0
+        self._checks, self._begun = digest_checks.FileChecks(), set[int]()
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -109,7 +115,7 @@ class ArrayStore(Mapping[str, Array]):
             expected = int(self.lengths[self.shards == shard].sum()) * width
             actual = path.stat().st_size if path.is_file() else -1
             if actual != expected:
-                raise DataError(f"{path}: {max(actual, 0)} bytes instead of {expected}; prepare the data again")
+                raise DataError(f"{path}: {max(actual, 0)} bytes instead of {expected}; {digest_checks.AGAIN}")
 
     def __getitem__(self, utterance: str) -> Array:
         number = self._numbers[utterance]
@@ -140,9 +146,11 @@ class ArrayStore(Mapping[str, Array]):
         return int(self.lengths.sum())
 
     def shard(self, number: int) -> Array:
-        """Map a shard: all its rows, read-only."""
+        """Map a shard: all its rows, read-only; raise if one that was read before is damaged."""
+        self._checks.look()
         mapped = self._maps.get(number)
         if mapped is None:
+            self._begin_check(number)
             path = self.folder / shard_name(number)
             shape = (-1,) if self.dim == 0 else (-1, self.dim)
             if path.stat().st_size == 0:
@@ -184,18 +192,26 @@ class ArrayStore(Mapping[str, Array]):
         for file in list(self._files):
             file.madvise(mmap.MADV_DONTNEED)
 
+    def _begin_check(self, number: int) -> None:
+        """Begin to compare a shard with its checksum, unless that was done before."""
+        if number not in self._begun:
+            self._begun.add(number)
+            self._checks.begin(self.folder / shard_name(number), self._sums[number], INDEX)
+
+    def finish_checks(self) -> None:
+        """Wait until all that was read so far has been compared with its checksum; raise if any is damaged."""
+        self._checks.finish()
+
     def verify(self) -> None:
         """Read everything once and compare the checksums."""
-        for number, expected in enumerate(self._sums):
-            path = self.folder / shard_name(number)
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                    raise DataError(f"{path}: its checksum differs from that in the index; prepare the data again")
+        for number in range(len(self._sums)):
+            self._begin_check(number)
+        self.finish_checks()
 
 
 def shard_name(number: int) -> str:
     """Name a shard's file."""
-    return f"shard-{number:05d}.raw"
+    return f"shard-{number:05d}{SHARD_SUFFIX}"
 
 
 class _OpenShard:

@@ -60,6 +60,11 @@ class CombinedInputs:
         # An utterance has one row in the store of vectors, and any time beyond the end reads the last row.
         return np.concatenate([store.gather(numbers, times) for store in self._all], axis=2)
 
+    def finish_checks(self) -> None:
+        """Wait until all that was read so far has been compared with its checksum; raise if any is damaged."""
+        for store in self._all:
+            store.finish_checks()
+
     def release(self) -> None:
         """Release the memory pages read so far."""
         for store in self._all:

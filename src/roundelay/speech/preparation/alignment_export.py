@@ -17,6 +17,10 @@ def export_alignments(data: PreparedData, kind: str) -> list[Path]:
     if kind not in ("ctm", "textgrid"):
         raise SettingsError(f"unknown format of alignments {suggest(kind, ['ctm', 'textgrid'])}")
     folder = make_inside(data.folder, "export")
+    for split in data.splits:
+        inside(folder, split, what="split")
+        for store in (data.phones(split), data.words(split)):
+            store.verify()
     return [path for split in data.splits for path in (_ctm if kind == "ctm" else _textgrids)(data, split, folder)]
 
 

@@ -1,7 +1,8 @@
 """Stages that resume: each leaves a marker with the digest of its inputs and the list of its files.
 
-A stage is done if its marker has the digest of the present inputs and all its files exist with their sizes.  The marker
-is removed before a stage begins and written after all its files, so an interrupted stage is repeated.
+A stage is done if its marker has the digest of the present inputs and all its files are as it left them, by their
+digests.  So a stage with a damaged file is repeated.  The marker is removed before a stage begins and written after all
+its files, so an interrupted stage is repeated, too.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roundelay.errors import DataError
-from roundelay.files import digest, make_inside, open_own, read_json, refuse_links, write_json
+from roundelay.files import digest, file_digest, make_inside, open_own, read_json, refuse_links, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -41,33 +43,48 @@ class Stage:
 class Stages:
     """Run the stages of a folder; skip those that are done."""
 
-    def __init__(self, folder: Path, stages: Sequence[Stage]) -> None:
+    def __init__(self, folder: Path, stages: Sequence[Stage], jobs: int = 1) -> None:
         self.folder = folder
         self.stages = stages
+        self._jobs = jobs
+        self._missing: list[str] | None = None
         self.digests: dict[str, str] = {}
         for stage in stages:
             before = {name: self.digests[name] for name in stage.after}
             self.digests[stage.name] = digest({"stage": stage.name, "inputs": stage.inputs, "after": before})
 
     def missing(self) -> list[str]:
-        """List the stages that are not done."""
-        return [stage.name for stage in self.stages if not self._done(stage)]
+        """List the stages that are not done; all files of the others are read once, in ``jobs`` threads."""
+        if self._missing is None:
+            with ThreadPoolExecutor(self._jobs) as pool:
+                self._missing = [stage.name for stage in self.stages if not self._done(stage, pool)]
+        return self._missing
 
     def run(self) -> list[str]:
         """Run the stages that are not done, in order; return their names."""
-        done = []
+        done, missing = [], self.missing()
         for stage in self.stages:
-            if self._done(stage):
+            if stage.name not in missing:
                 continue
             marker = self._marker(stage.name)
             marker.unlink(missing_ok=True)
             begin = time.monotonic()
-            files = {str(path.relative_to(self.folder)): path.stat().st_size for path in stage.run()}
+            made = {str(path.relative_to(self.folder)): path for path in stage.run()}
             seconds = time.monotonic() - begin
-            write_json(marker, {"digest": self.digests[stage.name], "files": files, "seconds": round(seconds, 3)})
+            marked = {"digest": self.digests[stage.name], "seconds": round(seconds, 3)}
+            marked["files"] = {name: path.stat().st_size for name, path in made.items()}
+            with ThreadPoolExecutor(self._jobs) as pool:
+                marked["sha256"] = dict(zip(made, pool.map(file_digest, made.values()), strict=True))
+            write_json(marker, marked)
             _log.info("%s: done in %.1f s", stage.name, seconds)
             done.append(stage.name)
+        self._missing = []
         return done
+
+    def sums(self) -> dict[str, str]:
+        """Return the digests of all files of all stages, by their names in the folder."""
+        markers = [read_json(self._marker(stage.name)) for stage in self.stages]
+        return {name: sha256 for marker in markers for name, sha256 in marker.get("sha256", {}).items()}
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage's last run."""
@@ -77,15 +94,21 @@ class Stages:
     def _marker(self, name: str) -> Path:
         return self.folder / FOLDER / f"{name}.json"
 
-    def _done(self, stage: Stage) -> bool:
+    def _done(self, stage: Stage, pool: ThreadPoolExecutor) -> bool:
         try:
             marker = read_json(self._marker(stage.name))
-            files = marker["files"].items()
-            return marker["digest"] == self.digests[stage.name] and all(
-                (self.folder / name).stat().st_size == size for name, size in files
-            )
+            sizes, sums = marker["files"], marker.get("sha256", {})  # older versions have written no digests
+            if marker["digest"] != self.digests[stage.name]:
+                return False
+            if any((self.folder / name).stat().st_size != size for name, size in sizes.items()):
+                return False
+            found = pool.map(file_digest, [self.folder / name for name in sums])
+            damaged = [name for name, digest in zip(sums, found, strict=True) if digest != sums[name]]
         except (OSError, DataError, KeyError, AttributeError):
             return False
+        for name in damaged:
+            _log.warning("%s: damaged; the stage %s is run again", self.folder / name, stage.name)
+        return not damaged
 
 
 @contextlib.contextmanager

@@ -11,13 +11,14 @@ import numpy as np
 
 from roundelay.errors import DataError
 from roundelay.files import read_json, write_text
+from roundelay.speech.features import digest_checks
 from roundelay.speech.features.array_store import ArrayStore
 from roundelay.speech.features.extraction import SOUNDS, Copy, read_samples
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.gmm.decision_tree import Tree
 from roundelay.speech.language.lexicon import Lexicon
 from roundelay.speech.preparation.language_stage import read_vocabulary
-from roundelay.speech.preparation.prepared_data import PreparedData, open_prepared
+from roundelay.speech.preparation.prepared_data import DESCRIPTION, PreparedData, open_prepared
 from roundelay.speech.preparation.utterance_picture import Picture, Span, draw
 
 
@@ -95,10 +96,14 @@ def phone_durations(stores: Iterable[ArrayStore], lexicon: Lexicon, shift: float
 def check_prepared(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Check prepared data: return its summary with one line per problem.
 
-    Every byte of features and alignments is read and compared with its checksum.
+    Every byte is read and compared with its checksum.
     """
     data = open_prepared(folder)
-    problems: list[str] = []
+    problems = [
+        wrong
+        for name, sha256 in data.files.items()
+        if (wrong := digest_checks.difference(data.folder / name, sha256, DESCRIPTION))
+    ]
     for split in data.splits:
         try:
             problems += _check_split(data, split)
@@ -108,7 +113,7 @@ def check_prepared(folder: str | os.PathLike[str]) -> dict[str, Any]:
     for split, part in summary["splits"].items():
         problems += [f"{split}: {name} was not aligned: {reason}" for name, reason in part["failed"].items()]
         problems += [f"{split}: {name} is {kind}" for kind in ("silent", "clipped") for name in part[kind]]
-    return {"folder": str(data.folder), **summary, "problems": problems}
+    return {"folder": str(data.folder), **summary, "problems": list(dict.fromkeys(problems))}
 
 
 def _check_split(data: PreparedData, split: str) -> list[str]:

@@ -21,6 +21,7 @@ from roundelay.errors import DataError, SettingsError, suggest
 from roundelay.files import digest, file_digest, read_json, write_json, write_text
 from roundelay.formats.kaldi_archives import read_scp
 from roundelay.formats.text_tables import read_table
+from roundelay.speech.features.array_store import SHARD_SUFFIX
 from roundelay.speech.features.extraction import Copy, Extraction, list_copies
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.normalisation import SCOPES, Scope
@@ -32,7 +33,13 @@ from roundelay.speech.preparation.data_summary import compare_vocabulary, summar
 from roundelay.speech.preparation.ivector_stage import IvectorMaker, IvectorSettings
 from roundelay.speech.preparation.language_stage import VOCABULARY, LanguageSettings, graph_name, measure, write_graphs
 from roundelay.speech.preparation.preparation_preview import PreparationPreview, expected_seconds, hours_of
-from roundelay.speech.preparation.prepared_data import DESCRIPTION, PreparedData, open_prepared, write_utterances
+from roundelay.speech.preparation.prepared_data import (
+    DESCRIPTION,
+    PreparedData,
+    open_prepared,
+    sealed,
+    write_utterances,
+)
 
 __all__ = [
     "IvectorSettings",
@@ -163,10 +170,18 @@ class _Preparation:
             if plan.missing():
                 (self.out / DESCRIPTION).unlink(missing_ok=True)
             done = plan.run()
-            if done or not (self.out / DESCRIPTION).is_file():
+            if done or not self._is_described():
                 self._describe(plan)
                 write_picture(open_prepared(self.out), self.out / "picture.svg")
         return PreparationOutcome(open_prepared(self.out), done, read_json(self.out / "summary.json"))
+
+    def _is_described(self) -> bool:
+        """Return whether there is a description that can be read."""
+        try:
+            open_prepared(self.out)
+        except DataError:
+            return False
+        return True
 
     def plan(self) -> Stages:
         """List the stages with all of their inputs."""
@@ -206,7 +221,9 @@ class _Preparation:
             listed.append(Stage("adapted", search, self._adapted, ("features", "hmm", "graph")))
         if settings.ivectors:
             listed.append(Stage("ivectors", asdict(settings.ivectors), self._ivectors, ("features",)))
-        return Stages(self.out, [*listed, Stage("summary", {}, self._summary, tuple(stage.name for stage in listed))])
+        return Stages(
+            self.out, [*listed, Stage("summary", {}, self._summary, tuple(stage.name for stage in listed))], self.jobs
+        )
 
     def _said(self, names: Iterable[str]) -> set[str]:
         """Return the words in the transcripts of some splits."""
@@ -317,8 +334,9 @@ class _Preparation:
             "stages": plan.digests,
             "seconds": plan.seconds(),
             "senone_counts": counts.tolist(),
+            "files": {name: sha256 for name, sha256 in plan.sums().items() if not name.endswith(SHARD_SUFFIX)},
         }
-        write_json(self.out / DESCRIPTION, description)
+        write_json(self.out / DESCRIPTION, sealed(description))
 
 
 def _train_splits(names: Sequence[str]) -> list[str]:

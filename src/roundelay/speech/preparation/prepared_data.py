@@ -10,13 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.corpora.data_directory import Utterance
 from roundelay.errors import DataError, SettingsError, suggest
-from roundelay.files import read_json, write_text
-from roundelay.speech.features.array_store import ArrayStore
+from roundelay.files import digest, read_json, write_text
+from roundelay.speech.features import digest_checks
+from roundelay.speech.features.array_store import INDEX, ArrayStore
+from roundelay.speech.features.digest_checks import AGAIN
 from roundelay.speech.features.extraction import Copy, list_copies
 from roundelay.speech.features.mel_features import FeatureSettings
 from roundelay.speech.features.network_inputs import CombinedInputs
@@ -25,6 +28,27 @@ from roundelay.speech.language.lexicon import Lexicon
 
 DESCRIPTION = "prepared.json"
 KINDS = ("plain", "adapted")
+
+
+class _Description(msgspec.Struct):
+    """What ``prepared.json`` must have."""
+
+    digest: str
+    splits: list[str]
+    train_splits: list[str]
+    settings: dict[str, Any]
+    stages: dict[str, str]
+    senone_counts: list[float]
+    files: dict[str, str] = {}
+    """Digests of all files but those that an index of a store lists; data of older versions have none."""
+    seal: str | None = None
+    """Digest of all else here."""
+
+
+def sealed(description: dict[str, Any]) -> dict[str, Any]:
+    """Return a description with its seal."""
+    rest = {name: value for name, value in description.items() if name != "seal"}
+    return rest | {"seal": digest(rest)}
 
 
 class PreparedData:
@@ -52,28 +76,74 @@ class PreparedData:
         if not (self.folder / DESCRIPTION).is_file():
             raise DataError(f"{self.folder}: no prepared data, or incomplete; run roundelay prepare")
         self.description: dict[str, Any] = read_json(self.folder / DESCRIPTION)
+        try:
+            known = msgspec.convert(self.description, _Description)
+            self.feature_settings = FeatureSettings(**self.description["settings"]["features"])
+        except (msgspec.ValidationError, KeyError, TypeError) as error:
+            raise DataError(f"{self.folder / DESCRIPTION}: damaged: {error}; {AGAIN}") from error
+        if known.seal is not None and sealed(self.description) != self.description:
+            raise DataError(f"{self.folder / DESCRIPTION}: damaged: its seal is not that of its contents; {AGAIN}")
+        self.files: dict[str, str] = known.files
+        """Digests of files, by their names in the folder."""
+        self._seen: set[str] = set()
+        self._checks = digest_checks.FileChecks()
         self.digest: str = self.description["digest"]
         """Digest of settings and input files."""
         self.splits: list[str] = self.description["splits"]
         self.train_splits: list[str] = self.description["train_splits"]
-        self.feature_settings = FeatureSettings(**self.description["settings"]["features"])
         self._stores: dict[tuple[str, ...], ArrayStore] = {}
         self._utterances: dict[str, list[Utterance]] = {}
+
+    def checked(self, *parts: str) -> Path:
+        """Return the path of a file, compared with its digest when it is first asked for; raise if it is damaged."""
+        name = "/".join(parts)
+        if name in self.files and name not in self._seen:
+            digest_checks.check(self.folder / name, self.files[name], DESCRIPTION)
+            self._seen.add(name)
+        return self.folder.joinpath(*parts)
+
+    def begin_checks(self, names: Iterable[str]) -> None:
+        """Begin to compare files, which are needed later, with their digests; `look` raises if one is damaged."""
+        for name in names:
+            if name in self.files and name not in self._seen:
+                self._checks.begin(self.folder / name, self.files[name], DESCRIPTION)
+
+    def look(self) -> None:
+        """Raise if a file of which `begin_checks` was told is known to be damaged."""
+        self._checks.look()
+
+    def finish_checks(self, *, everything: bool = False) -> None:
+        """Wait for what was begun, and until all that was read of features and alignments has been compared.
+
+        With ``everything`` all shards of what was opened are, read or not.  Raise if any is damaged.
+        """
+        self._checks.finish()
+        for store in self._stores.values():
+            if everything:
+                store.verify()
+            else:
+                store.finish_checks()
 
     @functools.cached_property
     def lexicon(self) -> Lexicon:
         """Read the lexicon."""
+        for name in ("lexicon.txt", "unknown.txt"):
+            self.checked(name)
         return Lexicon.open(self.folder)
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:
         """List the words that can be recognised; the lexicon also has words of held-out transcripts."""
-        return (self.folder / "vocabulary.txt").read_text(encoding="utf-8").split()
+        path = self.checked("vocabulary.txt")
+        try:
+            return path.read_text(encoding="utf-8").split()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: damaged: {error}; {AGAIN}") from error
 
     @functools.cached_property
     def tree(self) -> Tree:
         """Read the tree of tied states."""
-        return Tree.load(self.folder / "tree.safetensors")
+        return Tree.load(self.checked("tree.safetensors"))
 
     @property
     def num_senones(self) -> int:
@@ -83,7 +153,7 @@ class PreparedData:
     def _store(self, *parts: str) -> ArrayStore:
         """Open a store once and keep it open."""
         if parts not in self._stores:
-            self._stores[parts] = ArrayStore(self.folder.joinpath(*parts))
+            self._stores[parts] = ArrayStore(self.checked(*parts, INDEX).parent)
         return self._stores[parts]
 
     def _known(self, split: str) -> str:
@@ -129,7 +199,7 @@ class PreparedData:
     def utterances(self, split: str) -> list[Utterance]:
         """List the utterances of a split, without copies at other speeds."""
         if split not in self._utterances:
-            self._utterances[split] = read_utterances(self.folder / "utterances" / f"{self._known(split)}.jsonl")
+            self._utterances[split] = read_utterances(self.checked("utterances", f"{self._known(split)}.jsonl"))
         return self._utterances[split]
 
     def copies(self, split: str) -> list[Copy]:
@@ -166,7 +236,7 @@ class PreparedData:
 
         if name not in self.graph_names:
             raise DataError(f"{self.folder}: unknown graph {suggest(name, self.graph_names)}")
-        return read_graph(self.folder / "graphs" / f"{name}.fst")
+        return read_graph(self.checked("graphs", f"{name}.fst"))
 
 
 def open_prepared(folder: str | os.PathLike[str]) -> PreparedData:
@@ -182,6 +252,9 @@ def write_utterances(path: Path, utterances: Iterable[Utterance]) -> None:
 
 def read_utterances(path: Path) -> list[Utterance]:
     """Read what ``write_utterances`` wrote."""
-    with path.open(encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    return [Utterance(**(row | {"audio": Path(row["audio"]), "words": tuple(row["words"])})) for row in rows]
+    try:
+        with path.open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return [Utterance(**(row | {"audio": Path(row["audio"]), "words": tuple(row["words"])})) for row in rows]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"{path}: damaged: {error}; {AGAIN}") from error

@@ -393,7 +393,7 @@ class StoreServer:
             try:
                 while (content := connection.take()) is not None:
                     self._answer(connection, content)
-            except (Refused, ValueError, struct.error) as error:
+            except (Refused, ValueError, struct.error, OSError) as error:  # it may have gone after it asked
                 logger.warning("a connection to the store was closed: %s", error)
                 self._drop(connection)
 
