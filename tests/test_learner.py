@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
 from roundelay.learner import ALIGNMENT_BYTES, Learner
+from roundelay.runtimes.blocking import run_blocking
+from roundelay.runtimes.single_learner import LocalRuntime
 
 
 def model() -> nn.Sequential:
@@ -261,6 +263,21 @@ def test_tied_parameters_have_one_place_and_frozen_ones_none() -> None:
     assert [place.name for place in learner.slots] == ["a.weight", "a.bias", "b.bias"]
     assert [tuple(c.shape) for c in learner.constants] == [(4, 4), (4,)]
     assert learner.module.b.weight.data_ptr() == learner.module.a.weight.data_ptr()  # type: ignore[union-attr, operator]
+
+
+def test_moving_towards_others_from_the_snapshot() -> None:
+    learner = Learner(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
+    run_blocking(LocalRuntime().rendezvous(learner, {}, lambda reports, safe: {}))
+    learner.take_snapshot()
+    start = learner.weights.clone()
+    learner.snapshot[learner.tail :] += 5.0  # as a forward pass does
+    learner.weights += 1.0  # as others do
+    theirs = torch.full_like(start, 3.0)
+    added = learner.move_towards(theirs, 0.25, from_snapshot=True)
+    assert torch.equal(added, 0.25 * (theirs - start))
+    assert torch.equal(learner.weights, start + 1.0 + added)
+    added = learner.move_towards(theirs, 0.5)
+    assert torch.allclose(learner.weights, theirs - added)
 
 
 def test_nothing_to_train_is_an_error() -> None:

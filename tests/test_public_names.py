@@ -43,6 +43,7 @@ def test_importing_costs_little_beyond_torch() -> None:
 def test_strategies_import_only_the_contract_and_torch(root: Path) -> None:
     allowed = (
         "roundelay.strateg",
+        "roundelay.vectors.chunks",
         "roundelay.learner",
         "roundelay.communicator",
         "roundelay.config",

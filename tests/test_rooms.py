@@ -23,7 +23,7 @@ LAYERS = [
     line.split()
     for line in """
     errors _version files config plugins devices included_files
-    runs
+    runs vectors
     communicator|learner|strategy|task|runtime
     strategies optim models
     training runtimes formats

@@ -22,6 +22,8 @@ class Communicator(Protocol):
     them only while you keep it and until the next operation of that kind begins on it.  They never share memory with
     the tensor given.
 
+    To save the copy of what is sent, compute it in memory that `blank` returns.
+
     Sums are taken in rank order wherever the runtime has the choice, so that runtimes agree to the bit.
     """
 
@@ -47,6 +49,13 @@ class Communicator(Protocol):
 
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         """Send ``x`` to rank ``to``, whatever it is doing; return the reply of its strategy's `serve`."""
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Return memory of the layout of ``like``, with any contents, for one message.
+
+        What is written there and then given to `request` or `exchange`, or returned by `Strategy.serve`, is not copied:
+        do not use it afterwards.
+        """
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Return the communicator of our group; every rank gives the same partition, in the same order."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.errors import SettingsError
+from roundelay.vectors.chunks import move_towards
 
 if TYPE_CHECKING:
     from roundelay.communicator import Communicator
@@ -264,6 +265,21 @@ class Learner:
         """Call the optimizer's own step."""
         assert self.optimizer is not None
         type(self.optimizer).step(self.optimizer)  # of the class: a user loop has its own in the instance
+
+    def move_towards(self, theirs: Tensor, share: float, *, from_snapshot: bool = False) -> Tensor:
+        """Add ``share`` of the way from our weights, or from those at the snapshot, to ``theirs``.
+
+        Return what was added, to reply to a request with.
+        """
+        weights, added = self.weights, self.comm.blank(self.weights)
+        for part, then in self._at_snapshot() if from_snapshot else ((slice(None), weights),):
+            move_towards(weights[part], then, theirs[part], share, added[part])
+        return added
+
+    def _at_snapshot(self) -> Sequence[tuple[slice, Tensor]]:
+        """Return the parts of the weights at the snapshot; a forward pass has changed its buffers since."""
+        head, tail = slice(0, self.tail), slice(self.tail, None)
+        return [(head, self.snapshot[head]), (tail, self._before)] if self._buffers else [(head, self.snapshot)]
 
     def undo_step(self) -> None:
         """Undo an unfinished step: return to the weights at which its gradient was computed."""

@@ -93,6 +93,9 @@ class Runtime(Protocol):
     def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a counter of this membership, 0 at first; return its value before."""
 
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let time pass; requests are served meanwhile."""
+
     async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Run ``work``, the gradient of ``learner.frames`` frames, let its time pass, and call it for ready buckets."""
 

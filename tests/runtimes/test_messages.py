@@ -13,6 +13,7 @@ from roundelay.runtimes.messages import (
     KEPT_BUFFERS,
     MAGIC,
     MAX_DIMENSIONS,
+    Blanks,
     Buffers,
     CollectiveCall,
     Inbox,
@@ -138,6 +139,16 @@ def test_a_layout_comes_back_and_knows_its_bytes(dtype: torch.dtype, shape: tupl
 
 def test_more_dimensions_than_fit_become_flat() -> None:
     assert Layout.of(torch.zeros(1, 2, 1, 2, 1, 2, 1)).shape == (8,)
+
+
+def test_memory_that_was_given_out_is_found_once() -> None:
+    blanks, x = Blanks[str](), torch.zeros(4)
+    assert blanks.take(x) is None
+    assert blanks.give(x, "block 7") is x
+    assert blanks.take(x[:2]) is None  # a part of it is another message
+    assert blanks.take(x) == "block 7"
+    assert blanks.take(x) is None
+    assert blanks.take(blanks.give(torch.zeros(0), "nothing")) is None
 
 
 def test_bytes_are_a_view() -> None:

@@ -69,6 +69,9 @@ class _Expiring:
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         return self._begin("request", lambda: self._comm.request(x, to))
 
+    def blank(self, like: Tensor) -> Tensor:
+        return self._comm.blank(like)
+
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         return _Expiring(self._comm.split(groups), self.written)
 

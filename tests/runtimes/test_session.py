@@ -42,6 +42,9 @@ class Loopback:
         self.inbox.put(message)
         return message
 
+    def blank(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like)
+
     def receive(self, source: int, label: Label) -> Message | None:
         return self.inbox.take(source, label)
 

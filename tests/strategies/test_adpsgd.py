@@ -21,9 +21,9 @@ from tiny_jobs import simulated, tiny_job
 
 
 def test_two_steps_by_hand() -> None:
-    # step 1: half of the way to 3, 6, 9: 1.5, 3, 4.5.  Step 2: learner 0 is asked by both neighbours and takes off
-    # (1.5 - 3)/6 and (1.5 - 4.5)/6, it asks both and adds (3 - 1.5)/6 and (4.5 - 1.5)/6: 1.5 + 2 * 0.75 = 3;
-    # less half of g = 1.5 - 0: 2.25.  The others come to 3 in the same way.
+    # step 1: half of the way to 3, 6, 9: 1.5, 3, 4.5.  Step 2: learner 0 is asked by learner 2 and adds (4.5 - 1.5)/3;
+    # it asks learner 1, which adds (1.5 - 3)/3, and subtracts that: 1.5 + 1 + 0.5 = 3; less half of g = 1.5 - 0: 2.25.
+    # The others come to 3 in the same way.
     path = walk(ADPSGD(), [3, 6, 9, 0, 0, 0], 3)
     assert [path.weights[learner][0] for learner in range(3)] == [1.5, 3, 4.5]
     assert [path.weights[learner][1] for learner in range(3)] == pytest.approx([2.25, 1.5, 0.75])
@@ -31,12 +31,21 @@ def test_two_steps_by_hand() -> None:
 
 def test_a_fast_learner_mixes_on_with_a_slow_one() -> None:
     # Learner 1 takes 2.5 times as long.  Both begin at 0, and learner 0 goes to 8/2 = 4 while learner 1 computes.
-    # Learner 0 begins again: sends 4; learner 1, which has heard learner 0 already, takes (0 - 4)/4 off 0: it is at 1.
-    # Learner 0 adds -1 and steps towards 4: 3 + (4 - 4)/2 = 3.  It begins again: sends 3; learner 1 takes (1 - 3)/4 off
-    # 1: 1.5.  Learner 1 ends its first step, at 1.5 + (8 - 0)/2 = 5.5, as the gradient was taken at 0.
-    # Learner 0 adds -0.5 and steps towards 3: 2.5.
+    # Learner 0 begins again: sends 4; learner 1, which has heard learner 0 already, adds (4 - 0)/2: it is at 2.
+    # Learner 0 subtracts 2 and steps towards 4: 2 + (4 - 4)/2 = 2.  It begins again: sends 2; learner 1 adds
+    # (2 - 2)/2.  Learner 1 ends its first step, at 2 + (8 - 0)/2 = 6, as the gradient was taken at 0.
+    # Learner 0 subtracts 0 and steps towards 3: 2.5.
     path = walk(ADPSGD(), [8, 8, 4, 3], 2, slowness=[1.0, 2.5])
-    assert path.weights == {0: [4, 3, 2.5], 1: [5.5]}
+    assert path.weights == {0: [4, 2, 2.5], 1: [6]}
+
+
+def test_a_fast_learner_asks_a_slow_one_that_should_ask() -> None:
+    # Learner 0 should ask and takes 4.5 times as long.  It begins by sending 0; learner 1 goes to 4, 6, 7 of 8.  Before
+    # its fourth step it has heard nothing for two iterations: it sends 7, and learner 0, which is still at 0, adds 3.5.
+    # Learner 1 subtracts 3.5 and steps towards 8: 3.5 + 0.5 = 4; sends 4, and learner 0 adds (4 - 3.5)/2: 3.75.
+    # Learner 0 ends at 3.75 + (8 - 0)/2 = 7.75; learner 1 at 4 - 0.25 + (8 - 4)/2 = 5.75.
+    path = walk(ADPSGD(), [8] * 6, 2, slowness=[4.5, 1.0])
+    assert path.weights == {0: [7.75], 1: [4, 6, 7, 4, 5.75]}
 
 
 @pytest.mark.parametrize("topology", ["ring", "random-ring", "complete"])
@@ -72,7 +81,7 @@ def test_staleness_counts_mixings() -> None:
     file = io.StringIO()
     simulated(tiny_job(ADPSGD(), minibatches=20), 4, record=Record(file, clock="virtual"))
     steps = [line for line in map(json.loads, file.getvalue().splitlines()) if line["event"] == "step"]
-    assert {line["staleness"] for line in steps} == {4.0}  # two neighbours, each asked and asking
+    assert {line["staleness"] for line in steps} == {2.0}  # two neighbours, one asked and one asking
 
 
 @pytest.mark.parametrize(

@@ -177,12 +177,13 @@ def awaited(operation: Awaitable[Tensor]) -> float:
     raise AssertionError("nothing to wait for")
 
 
-def test_exchanges_start_at_once_and_the_sum_is_new() -> None:
+def test_exchanges_start_at_once_and_the_sum_comes_with_the_await() -> None:
     learner, peers = learner_among_peers()
     mixed = Mixing(Ring()).mix(learner)
     assert peers.sent == [(0, 10.0), (2, 10.0)]
-    assert awaited(mixed) == pytest.approx((10.0 + 1.0 + 100.0) / 3)
     assert float(learner.weights[0]) == 10.0
+    assert awaited(mixed) == pytest.approx((10.0 + 1.0 + 100.0) / 3)
+    assert float(learner.weights[0]) == pytest.approx((10.0 + 1.0 + 100.0) / 3)
 
 
 def test_the_iteration_chooses_the_peers() -> None:

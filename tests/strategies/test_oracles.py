@@ -138,8 +138,10 @@ class Undelayed(ADPSGD):
     async def step(self, learner: Learner) -> None:
         learner.descend()
         super().overlap(learner)
+        learner.take_snapshot()
         for answer in self.replies:
-            learner.weights.add_(await answer)
+            learner.weights.sub_(await answer)
+        await learner.comm.mean(torch.zeros(1))  # who asks nobody waits for those who ask it
 
 
 @pytest.mark.parametrize("learners", [2, 4, 5])
@@ -290,8 +292,7 @@ def logged(strategy: ADPSGD, log: list[Event]) -> ADPSGD:
         def overlap(self, learner: Learner) -> None:
             super().overlap(learner)
             log.append(("send", learner.comm.rank))
-            neighbours = self.graph.neighbours(learner.comm.rank, learner.comm.size, self.steps)
-            pairs = zip(self.replies, neighbours, strict=True)
+            pairs = zip(self.replies, self.asked, strict=True)
             self.replies = [_Heard(answer, log, ("hear", learner.comm.rank, peer)) for answer, peer in pairs]
 
         def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
@@ -319,11 +320,11 @@ def replay(log: list[Event], start: Tensor, size: int, share: float, rate: float
             source, first = more
             answer = 2 * size + source * size + rank
             matrix[answer] = 0.0
-            matrix[answer, size + rank if first else rank] += share / 2
-            matrix[answer, size + source] -= share / 2
-            matrix[rank] -= matrix[answer]
+            matrix[answer, size + source] += share
+            matrix[answer, size + rank if first else rank] -= share
+            matrix[rank] += matrix[answer]
         elif what == "hear":
-            matrix[rank, 2 * size + rank * size + more[0]] = 1.0
+            matrix[rank, 2 * size + rank * size + more[0]] = -1.0
         state = matrix @ state
         if what == "descend":
             state[rank] -= rate * more[0]

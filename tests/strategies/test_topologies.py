@@ -80,6 +80,16 @@ def test_bipartite_pairs_join_an_active_with_a_passive_learner() -> None:
     assert all(rank % 2 == 0 for rank in idle)
 
 
+@pytest.mark.parametrize("name", ["ring", "random-ring", "complete"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+def test_each_link_has_one_end_that_asks(name: str, size: int) -> None:
+    topology = find_topology(name)
+    for iteration in range(4):
+        asked = [{rank, peer} for rank in range(size) for peer in topology.asks(rank, size, iteration)]
+        links = {frozenset((rank, peer)) for rank in range(size) for peer in topology.neighbours(rank, size, iteration)}
+        assert sorted(map(sorted, asked)) == sorted(map(sorted, links))
+
+
 def test_a_number_of_learners_that_does_not_fit_is_named() -> None:
     with pytest.raises(SettingsError, match="'butterfly' needs a power of two learners, not 6"):
         find_topology("butterfly").check(6)

@@ -41,12 +41,19 @@ class _Kind:
 async def check_results(comm: Communicator) -> None:
     """Check `gather`, `exchange` and `request`; all ranks call this while `Echo` serves, or a strategy like it."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    kinds = [
-        _Kind(comm, comm.gather, list(range(comm.size))),
+    gather = _Kind(comm, comm.gather, list(range(comm.size)))
+    copied = [
+        gather,
         _Kind(comm, lambda x: comm.exchange(x, right, left), [left]),
         _Kind(comm, lambda x: comm.request(x, right), [comm.rank]),
     ]
+    blank = [
+        gather,
+        _Kind(comm, lambda x: comm.exchange(comm.blank(x).copy_(x), right, left), [left]),
+        _Kind(comm, lambda x: comm.request(comm.blank(x).copy_(x), right), [comm.rank]),
+    ]
     for index in range(ROUNDS):
+        kinds = blank if index % 2 else copied
         for kind in kinds:
             for numel in SIZES:
                 await _check(kind, [other for other in kinds if other is not kind], 10 * index, numel)

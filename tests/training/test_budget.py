@@ -152,7 +152,7 @@ def test_a_run_stops_behind_its_last_interval() -> None:
     assert agenda.done
     saved = RankState(10)
     agenda.capture(saved)
-    assert saved.state == {"done": True}
+    assert saved.state == {"done": True, "pace": [0.0, 0.0]}
 
 
 def test_what_remains_after_a_loss_is_handed_out() -> None:

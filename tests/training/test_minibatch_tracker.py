@@ -49,6 +49,9 @@ class Echo:
     def request(self, x: Tensor, to: int) -> Awaitable[Tensor]:
         return self._done(x)
 
+    def blank(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like)
+
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         return Echo(len(groups[0]))
 

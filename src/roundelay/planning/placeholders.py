@@ -24,7 +24,7 @@ class SizeOnlyTensor:
 
     __slots__ = ("_numel", "nbytes")
     dtype = torch.float32
-    device = torch.device("cpu")
+    device = torch.device("meta")  # torch's own word for tensors without values
 
     def __init__(self, numel: int) -> None:
         self._numel = numel
@@ -59,6 +59,8 @@ class SizeOnlyTensor:
     def new_zeros(self, size: int) -> SizeOnlyTensor:
         """Return a placeholder for another vector."""
         return SizeOnlyTensor(size)
+
+    new_empty = new_zeros
 
     def _self(self, *_: Any, **__: Any) -> SizeOnlyTensor:
         return self
@@ -114,6 +116,10 @@ class PlaceholderLearner(Learner):
 
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
         """Take no step."""
+
+    def move_towards(self, theirs: Tensor, share: float, *, from_snapshot: bool = False) -> Tensor:
+        """Move nowhere."""
+        return self.weights
 
     def alias_snapshot(self, *, one: bool) -> None:
         """Do nothing: there is one vector only."""

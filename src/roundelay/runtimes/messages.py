@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,27 @@ class Layout(NamedTuple):
 def raw_bytes(x: Tensor) -> Tensor:
     """Return the bytes of a contiguous CPU tensor, as a view."""
     return x.reshape(-1).view(torch.uint8)
+
+
+class Blanks(Generic[T]):
+    """Memory that was given out to be filled and then sent; ``T`` is how the transport finds it again."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, tuple[Layout, T]] = {}
+
+    def give(self, x: Tensor, memory: T) -> Tensor:
+        """Remember whose memory ``x`` is, and return ``x``."""
+        if x.numel():
+            self._given[x.data_ptr()] = (Layout.of(x), memory)
+        return x
+
+    def take(self, x: Tensor) -> T | None:
+        """Return the memory that ``x`` is all of, if it was given out; it is given back by this."""
+        layout, memory = self._given.get(x.data_ptr(), (None, None)) if self._given else (None, None)
+        if layout is None or layout != Layout.of(x):
+            return None
+        del self._given[x.data_ptr()]
+        return memory
 
 
 class Buffers:
@@ -184,8 +205,9 @@ class Inbox:
 class Transport(Protocol):
     """Point-to-point messages among all members of one generation.
 
-    Ranks are those of the whole world.  Sending copies at once.  All methods except `wait` and `abort` are called by
-    the thread that holds the strategy lock, or by the one thread that waits for messages of that kind.
+    Ranks are those of the whole world.  Sending copies at once, except from memory that `blank` returned.  All methods
+    except `wait` and `abort` are called by the thread that holds the strategy lock, or by the one thread that waits for
+    messages of that kind.
     """
 
     rank: int
@@ -195,6 +217,9 @@ class Transport(Protocol):
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
         """Send ``x``; return the number of bytes sent."""
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Return memory of the layout of ``like`` for one message; `send` does not copy what is in it."""
 
     def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if one has arrived."""

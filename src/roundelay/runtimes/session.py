@@ -181,6 +181,10 @@ class PointToPoint:
         self._send(to, Label(Kind.REQUEST, self.key, number), x)
         return Blocking(lambda: self._receive(to, Label(Kind.REPLY, self.key, number), x))
 
+    def blank(self, like: Tensor) -> Tensor:
+        """Return memory for one message, which is sent from there."""
+        return self.session.transport.blank(like)
+
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Return the communicator of our group; every rank gives the same partition, in the same order."""
         self._splits += 1

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from roundelay.communicator import Communicator, DeferredReply
@@ -47,6 +48,9 @@ class _Alone:
             raise CommunicationError(f"{type(strategy).__name__} lets its only learner wait for itself")
         return Settled(reply.clone())
 
+    def blank(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like)
+
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         return self
 
@@ -78,6 +82,10 @@ class LocalRuntime(WallClock):
         before = self._counters.get(key, 0)
         self._counters[key] = before + amount
         return Settled(before)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let no time pass: a learner that is alone waits for nobody."""
+        return Settled(None)
 
     async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Compute the gradient."""

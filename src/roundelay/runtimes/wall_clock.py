@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from roundelay.learner import Learner
 from roundelay.runs.record import Kind, Record
 from roundelay.runtime import Clock
-from roundelay.runtimes.blocking import run_blocking
+from roundelay.runtimes.blocking import StrategyLock, run_blocking
 
 T = TypeVar("T")
 
@@ -25,6 +25,14 @@ class TimeRecorder(Protocol):
 
     def count_bytes(self, count: float) -> None:
         """Add to the bytes that this learner has sent."""
+
+
+def sleep(recorder: TimeRecorder, lock: StrategyLock, seconds: float) -> None:
+    """Sleep without the lock, which the caller holds; record it as waiting."""
+    begin = recorder.now()
+    with lock.released():
+        time.sleep(seconds)
+    recorder.span("wait", begin)
 
 
 class WallClock:

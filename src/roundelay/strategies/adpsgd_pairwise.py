@@ -47,14 +47,12 @@ class PairwiseADPSGD(Asynchronous):
         self.mixings = 0
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
-        difference = 0.5 * (learner.weights - theirs)
-        learner.weights.sub_(difference)
         self.mixings += 1
-        return difference
+        return learner.move_towards(theirs, 0.5)
 
     async def step(self, learner: Learner) -> None:
         for reply in self.replies:
-            learner.weights.add_(await reply)
+            learner.weights.sub_(await reply)
         learner.log("staleness", self.mixings + len(self.replies))
         learner.descend()
         self.steps += 1

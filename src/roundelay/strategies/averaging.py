@@ -73,7 +73,7 @@ class Averaging(Strategy):
         if self.topology == "all-reduce":
             await learner.comm.mean(learner.weights, weight)
         else:
-            learner.weights.copy_(await self.mixing.mix(learner, self.rounds))
+            await self.mixing.mix(learner, self.rounds)
 
     async def consensus(self, learner: Learner) -> Tensor:
         if self.topology != "all-reduce":

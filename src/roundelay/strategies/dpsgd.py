@@ -51,7 +51,7 @@ class DPSGD(Strategy):
         self.mixed = self.mixing.mix(learner, self.steps)
 
     async def step(self, learner: Learner) -> None:
-        learner.weights.copy_(await self.mixed)
+        await self.mixed
         learner.descend()
         self.steps += 1
 

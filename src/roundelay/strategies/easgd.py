@@ -57,9 +57,7 @@ class EASGD(Asynchronous):
         return learner.comm.request(learner.weights, to=0)
 
     def serve(self, learner: Learner, theirs: Tensor, source: int) -> Tensor:
-        difference = self.alpha * (theirs - learner.weights)
-        learner.weights.add_(difference)
-        return difference
+        return learner.move_towards(theirs, self.alpha)
 
     async def step(self, learner: Learner) -> None:
         difference = self.elastic(await self.pulling) if self.pulling is not None else None

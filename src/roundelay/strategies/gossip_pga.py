@@ -44,6 +44,6 @@ class GossipPGA(DPSGD):
         if self.steps % self.period == 0:
             mixed = await learner.comm.mean(learner.weights.clone(), weight=learner.multiplicity)
             learner.log("distance", float(torch.linalg.vector_norm(learner.weights - mixed)))
+            learner.weights.copy_(mixed)
         else:
-            mixed = await self.mixing.mix(learner, self.steps - 1)
-        learner.weights.copy_(mixed)
+            await self.mixing.mix(learner, self.steps - 1)

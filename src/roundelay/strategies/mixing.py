@@ -18,6 +18,7 @@ from torch import Tensor
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import Edge, Topology
+from roundelay.vectors.chunks import combine
 
 Weighting = Literal["uniform", "metropolis"]
 
@@ -38,9 +39,10 @@ class MixingBase:
         raise NotImplementedError
 
     def mix(self, learner: Learner, iteration: int = 0) -> Awaitable[Tensor]:
-        r"""Send our weights along all links; the awaited result is $\sum_k T_{lk} w_k$, a new tensor.
+        r"""Send our weights along all links; the await replaces them by $\sum_k T_{lk} w_k$.
 
-        As with every operation, the exchanges start at once.  Our weights must not change before the await.
+        As with every operation, the exchanges start at once.  Our weights must not change before the await; if it
+        raises, they have not changed.
         """
         comm, weights = learner.comm, learner.weights
         shares = self.shares(comm.rank, comm.size, iteration)
@@ -54,10 +56,12 @@ class _Mixed(Awaitable[Tensor]):
         self._own, self._arriving = own, arriving
 
     def __await__(self) -> Generator[Any, Any, Tensor]:
-        mixed = self._own * (1.0 - sum(share for share, _ in self._arriving))
+        arrived = []
         for share, theirs in self._arriving:
-            mixed.add_((yield from theirs.__await__()), alpha=share)
-        return mixed
+            arrived.append((share, (yield from theirs.__await__())))
+        if arrived:
+            combine(self._own, 1.0 - sum(share for share, _ in arrived), arrived)
+        return self._own
 
 
 @dataclass(frozen=True)

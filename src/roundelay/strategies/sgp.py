@@ -12,6 +12,7 @@ from roundelay.config import Seed
 from roundelay.learner import Learner
 from roundelay.strategies.topologies import FixedGraph, Topology, find_topology
 from roundelay.strategy import Strategy
+from roundelay.vectors.chunks import combine
 
 
 @dataclass
@@ -49,19 +50,28 @@ class SGP(Strategy):
 
     async def step(self, learner: Learner) -> None:
         comm = learner.comm
-        x = learner.weights.mul_(self.push_weight)
+        x = learner.weights  # z; x itself is omega z
+        if self.push_weight != 1.0:
+            x.mul_(self.push_weight)
         learner.descend()
         links = self.graph.links(comm.rank, comm.size, self.steps)
         share = 1.0 / (1 + len(links))
-        x.mul_(share)
         self.push_weight *= share
-        pushed = torch.cat([x, x[:1].clone().fill_(self.push_weight)])
-        for arriving in [comm.exchange(pushed, *link) for link in links]:
-            theirs = await arriving
-            x.add_(theirs[:-1])
+        pushes = [comm.exchange(self._pushed(learner, x, share), *link) for link in links]
+        arrived = [await push for push in pushes]
+        for theirs in arrived:
             self.push_weight += float(theirs[-1:])
-        x.div_(self.push_weight)
+        combine(x, share, [(1.0, theirs[:-1]) for theirs in arrived])
+        if self.push_weight != 1.0:
+            x.div_(self.push_weight)
         self.steps += 1
+
+    def _pushed(self, learner: Learner, x: Tensor, share: float) -> Tensor:
+        """Return our share of ``x`` and of the push-sum weight, in one message."""
+        pushed = learner.comm.blank(x.new_empty(x.numel() + 1))
+        torch.mul(x, share, out=pushed[:-1])
+        pushed[-1:].fill_(self.push_weight)
+        return pushed
 
     async def consensus(self, learner: Learner) -> Tensor:
         return await learner.comm.mean(learner.weights.clone(), weight=self.push_weight)  # the mean of x

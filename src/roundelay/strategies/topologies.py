@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -54,6 +55,10 @@ class Topology:
         """Return the exchanges of ``rank`` at an iteration; as many come in as go out."""
         raise NotImplementedError
 
+    def asks(self, rank: int, size: int, iteration: int = 0) -> list[int]:
+        """Return the neighbours that ``rank`` asks; of an undirected link, one end asks and the other end replies."""
+        raise NotImplementedError(f"{self.name} has no end that asks")
+
     def neighbours(self, rank: int, size: int, iteration: int = 0) -> list[int]:
         """Return the ranks that ``rank`` receives from."""
         return [link.source for link in self.links(rank, size, iteration)]
@@ -68,6 +73,9 @@ class Ring(Topology):
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         # with two learners the left and the right neighbour are one
         return [Edge(peer, peer) for peer in sorted({(rank - 1) % size, (rank + 1) % size} - {rank})]
+
+    def asks(self, rank: int, size: int, iteration: int = 0) -> list[int]:
+        return _one_way(range(size), rank)
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,10 @@ class RandomRing(Topology):
         here = index_of[rank]
         return [Edge(peer, peer) for peer in sorted({order[here - 1], order[(here + 1) % size]} - {rank})]
 
+    def asks(self, rank: int, size: int, iteration: int = 0) -> list[int]:
+        order, index_of = _permutation(self.seed, size, iteration)
+        return _one_way(order, index_of[rank])
+
 
 @dataclass(frozen=True)
 class Complete(Topology):
@@ -105,6 +117,10 @@ class Complete(Topology):
 
     def links(self, rank: int, size: int, iteration: int = 0) -> list[Edge]:
         return [Edge(peer, peer) for peer in range(size) if peer != rank]
+
+    def asks(self, rank: int, size: int, iteration: int = 0) -> list[int]:
+        opposite = [size // 2] if size % 2 == 0 and rank < size // 2 else []
+        return [(rank + distance) % size for distance in [*range(1, (size + 1) // 2), *opposite]]
 
 
 @dataclass(frozen=True)
@@ -255,6 +271,11 @@ def find_topology(name: str, *, seed: int = 0) -> Topology:
     if name not in TOPOLOGIES:
         raise SettingsError(f"unknown topology {suggest(name, TOPOLOGIES)}")
     return RandomRing(seed) if name == RandomRing.name else TOPOLOGIES[name]()
+
+
+def _one_way(order: Sequence[int], here: int) -> list[int]:
+    """Return the next rank of a ring; a ring of two has one link, and its first rank asks."""
+    return [order[(here + 1) % len(order)]] if len(order) > 2 or (len(order) == 2 and here == 0) else []
 
 
 @functools.lru_cache(maxsize=256)

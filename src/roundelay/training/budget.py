@@ -13,9 +13,11 @@ from roundelay.communicator import Communicator
 from roundelay.config import Count, Natural, Settings
 from roundelay.errors import SettingsError
 from roundelay.training.member import Member
+from roundelay.training.pace import Pace
 from roundelay.training.rank_state import RankState
 
 MOST_POINTS = 1_000_000  # where a run synchronizes: all are in a list
+UNCHANGED = 4  # half rounds of the others in which they claimed nothing: then we do not wait for them
 ADMIT_INTERVAL = 10  # steps, or claims, between two checks for newcomers
 
 
@@ -153,6 +155,7 @@ class Agenda:
         self.intervals = list(intervals)
         self.interval_index = 0
         self.remaining = [(self.intervals[0].begin, self.intervals[0].end)]  # when this membership began
+        self.pace = Pace()
         self.admitting = False  # whether this rank goes to the synchronization point early, to admit newcomers
 
     @property
@@ -194,6 +197,7 @@ class Agenda:
         """
         self.intervals = list(intervals) or self.intervals
         self.interval_index, self.remaining = interval_index, list(remaining)
+        self.pace = Pace()
         self._member.tracker.begin()
 
     def append(self, minibatches: int) -> int:
@@ -245,6 +249,7 @@ class Agenda:
             learner.set_position(self.current.end - len(left))
         self._claims = ClaimQueue(left, groups, 0 if learner.is_server else learner.index, self._shard_of)
         self._group: Communicator | None = None
+        self.pace.start_interval()
         if self._claims.counted and member.num_learners > len(groups):
             self._group = member.world.split(member.lockstep_ranks())
 
@@ -261,12 +266,29 @@ class Agenda:
             return claims.take(claims.next_base()) if not self.admitting else None
         base, size = 0, len(claims.group)
         if claims.group_rank == 0:
+            await self._leave_to_others(member.num_learners - size)
             base = await member.runtime.fetch_add(self._counter, size)
+            self.pace.claimed(base, size, len(claims.left), member.runtime.now())
             if member.order is not None:
                 base = await member.order.claimed(base)
         if self._group is not None and size > 1:
             base = int(await self._group.broadcast(torch.tensor([base]), root=0))
         return claims.take(base)
+
+    async def _leave_to_others(self, others: int) -> None:
+        """Wait while others will finish all that is left sooner than we would finish one; they claim it meanwhile."""
+        runtime, before, unchanged = self._member.runtime, -1, 0
+        self.pace.ready(runtime.now())
+        if self.pace.seconds and not self.pace.others_rate:  # after our first minibatch
+            self.pace.saw(await runtime.fetch_add(self._counter, 0), len(self._claims.left), runtime.now())
+        while self.pace.is_slow(others) and unchanged < UNCHANGED:
+            claimed = await runtime.fetch_add(self._counter, 0)
+            left = len(self._claims.left) - claimed
+            seconds = self.pace.seconds_left(left, others)
+            if left <= 0 or not seconds:
+                return
+            before, unchanged = claimed, unchanged + 1 if claimed == before else 0
+            await runtime.sleep(seconds)
 
     async def _should_admit(self) -> bool:
         """Return whether to admit newcomers now, if that can be known without a barrier.
@@ -289,8 +311,12 @@ class Agenda:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def capture(self, into: RankState) -> None:
-        """Add whether the run is done; the position is the checkpoint's own."""
-        into.state["done"] = self.done
+        """Add whether the run is done, and our pace; the position is the checkpoint's own."""
+        into.state |= {"done": self.done, "pace": self.pace.state}
+
+    def restore_pace(self, saved: RankState) -> None:
+        """Continue at the pace of a checkpoint of this rank."""
+        self.pace = Pace(saved.state.get("pace", ()))
 
     def restore_position(self, position: int, *, done: bool) -> None:
         """Go to the interval after a checkpoint at ``position``; ``done``: the run had ended there."""

@@ -37,6 +37,10 @@ class WrappedCommunicator:
         """Send ``x`` to rank ``to`` and return its reply."""
         return self._wrap(self._comm.request(x, to))
 
+    def blank(self, like: Tensor) -> Tensor:
+        """Return memory for one message."""
+        return self._comm.blank(like)
+
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Return the communicator of our group."""
         return WrappedCommunicator(self._comm.split(groups), self._wrap)

@@ -214,11 +214,14 @@ class Participation:
         They are carried over: weights are not averaged here, and a learner may be lost right after this.
         """
         member, runtime, world = self.member, self.member.runtime, self.member.world
+        pace = self.agenda.pace
         if not runtime.elastic:
-            await world.mean(torch.zeros(1))
+            pace.met(world.size * float(await world.mean(torch.tensor([pace.rate]))))
             return []
-        mine = {"waiting": self.agenda.admitting or runtime.has_newcomers(), "unsafe": member.tracker.unsafe}
+        waiting = self.agenda.admitting or runtime.has_newcomers()
+        mine = {"waiting": waiting, "unsafe": member.tracker.unsafe, "rate": pace.rate}
         everyone = await gather_json(world, mine)
+        pace.met(sum(each["rate"] for each in everyone))
         if any(each["waiting"] for each in everyone):
             raise LearnerLost(NEWCOMER_WAITS)
         return sorted(number for each in everyone for number in each["unsafe"]) if world.size > 1 else []

@@ -106,6 +106,7 @@ class Resumption:
         self._restore_position(part.position, done=done)
         restore_weights(member.learner, [part])  # `setup` may scatter them
         restore_strategy(member.active_strategy, part)
+        self._agenda.restore_pace(part)
         self._agenda.hand_out_interval()
 
     async def _restore_other_size(self, parts: list[RankState], common: dict[str, Any], position: int) -> None:

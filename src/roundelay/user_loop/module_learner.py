@@ -18,6 +18,7 @@ from roundelay.devices import choose_device, use_device
 from roundelay.errors import SettingsError
 from roundelay.learner import Learner, Slot
 from roundelay.strategy import Strategy
+from roundelay.vectors.chunks import add_change, copy_to, same_bits, take_over
 
 _trained: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 """The parameters that a joined optimizer trains; a second one would undo its work."""
@@ -100,6 +101,7 @@ class ModuleLearner(Learner):
         self._addresses = [tensor.data_ptr() for tensor in self._tensors]
         self._grads = [place.view(self._grad) for place in self._parameters]
         self._given = None if self.snapshot is self.weights else self.snapshot.clone()  # what the module was given
+        self._loaded = -1  # the version of the weights that the module was given
 
     @property
     def is_current(self) -> bool:
@@ -110,11 +112,14 @@ class ModuleLearner(Learner):
 
     def heal(self) -> None:
         """Take over tensors that were assigned anew, such as ``self.mean = …`` or ``p.data = …``, and all edits."""
+        self._heal_tensors()
+        self._fold()
+
+    def _heal_tensors(self) -> None:
         if not all(map(operator.is_, [table.get(name) for table, name in self._owners], self._tensors)) or (
             [tensor.data_ptr() for tensor in self._tensors] != self._addresses
         ):
             self._take_over()
-        self._fold()
 
     def _take_over(self) -> None:
         for place, (table, name), address in zip(self.slots, self._owners, self._addresses, strict=True):
@@ -148,16 +153,23 @@ class ModuleLearner(Learner):
 
     def _fold(self) -> None:
         """Add to the weights what was done to the module's copy; buffers go by way of the gradient."""
-        given, tail = self._given, self.tail
+        given, head = self._given, slice(0, self.tail)
         if given is not None:
             for place in self._narrow:
                 place.view(self.snapshot).copy_(place.tensor.detach())
-            torch.sub(self.snapshot[:tail], given[:tail], out=given[:tail])
-            self.weights[:tail].add_(given[:tail])
-            if self.keeps_edits and bool(given[:tail].any()):
+            if same_bits(self.snapshot[head], given[head]):  # nothing was done, which takes one look to see
+                return
+            if self.keeps_edits:
                 self.edit = torch.zeros_like(self.weights) if self.edit is None else self.edit
-                self.edit[:tail].add_(given[:tail])
-            given.copy_(self.snapshot)
+                self.edit[head].add_(self.snapshot[head] - given[head])
+            add_change(self.weights[head], self.snapshot[head], given[head])
+
+    def _at_snapshot(self) -> Sequence[tuple[slice, Tensor]]:
+        """Return what the module was given, whatever the user has done to it since."""
+        if self._given is None or self._narrow:  # narrow tensors were given rounded weights
+            return [(slice(None), self.weights)]
+        head, tail = slice(0, self.tail), slice(self.tail, None)
+        return [(head, self._given[head]), (tail, self._before)] if self._buffers else [(head, self._given)]
 
     def fold_buffers(self) -> None:
         """Take over changes of buffers before a forward pass: these are the user's, later ones the gradient's."""
@@ -166,8 +178,9 @@ class ModuleLearner(Learner):
 
     def take_snapshot(self) -> None:
         """Give the module the weights as they are now; the gradients are the user's, and stay."""
-        if self._given is not None:
+        if self._given is not None and self.weights._version != self._loaded:
             self.load(self.weights)
+            self._loaded = self.weights._version
         if self._buffers:
             self._before.copy_(self.snapshot[self.tail :])
         self._gathered = False
@@ -176,12 +189,13 @@ class ModuleLearner(Learner):
 
     def load(self, vector: Tensor) -> None:
         """Give the module these weights and buffers; that is no edit of the user's."""
-        self.snapshot.copy_(vector)
+        copy_to(vector, self.snapshot, *([self._given] if self._given is not None else []))
         for place in self._narrow:
             place.tensor.data.copy_(place.view(self.snapshot))
             place.view(self.snapshot).copy_(place.tensor.detach())
-        if self._given is not None:
-            self._given.copy_(self.snapshot)
+            if self._given is not None:
+                place.view(self._given).copy_(place.tensor.detach())
+        self._loaded = -1
         if self._buffers:
             self._before.copy_(self.snapshot[self.tail :])
 
@@ -247,7 +261,9 @@ class ModuleLearner(Learner):
 
     def collect_grad(self) -> None:
         """Complete ``grad`` after the backward pass, the change of the buffers included."""
-        self.heal()
+        self._heal_tensors()
+        if self.keeps_edits or self._narrow:  # else `descend` adds edits and the optimizer's step at once
+            self._fold()
         self._gathered = False
         if self._buffers:
             torch.sub(self.snapshot[self.tail :], self._before, out=self._grad[self.tail :])
@@ -276,6 +292,7 @@ class ModuleLearner(Learner):
     def descend(self, grad: Tensor | None = None, part: slice | None = None) -> None:
         """Let the optimizer take its step where the module's tensors are."""
         if grad is None and not self.frames:
+            self._fold()
             return
         if self._narrow:
             super().descend(grad, part)
@@ -290,7 +307,14 @@ class ModuleLearner(Learner):
         self.step_optimizer()
         if self._buffers:
             self.weights[self.tail :].add_(self._grad[self.tail :])
-        self._fold()
+        if self._given is None or self.keeps_edits:
+            self._fold()
+            return
+        head, tail = slice(0, self.tail), slice(self.tail, None)
+        take_over(self.weights[head], self.snapshot[head], self._given[head])
+        if self._buffers:
+            copy_to(self.weights[tail], self.snapshot[tail], self._before)
+        self._loaded = self.weights._version  # the module has the weights as they are now
 
     def _leave_alone(self, known: set[int]) -> None:
         """Take the gradient from parameters that have none on any learner."""

@@ -25,7 +25,8 @@ from roundelay.errors import CommunicationError, MissingExtra
 from roundelay.learner import Learner
 from roundelay.runs.record import Record, merge_records
 from roundelay.runtime import GradientWork, MakePlan, Membership
-from roundelay.runtimes.wall_clock import WallClock
+from roundelay.runtimes.blocking import Blocking
+from roundelay.runtimes.wall_clock import WallClock, sleep
 from roundelay.strategy import Strategy
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
@@ -166,6 +167,10 @@ class MpiRuntime(WallClock):
     def fetch_add(self, key: str, amount: int) -> Awaitable[int]:
         """Add to a common counter."""
         return self._counter.add(key, amount)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Sleep without the strategy lock."""
+        return Blocking(lambda: sleep(self, self.session.strategy_lock, seconds))
 
     async def compute(self, learner: Learner, work: GradientWork) -> None:
         """Compute the gradient without the strategy lock."""

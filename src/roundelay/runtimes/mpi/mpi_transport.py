@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import torch
 from mpi4py import MPI
 from torch import Tensor
 
 from roundelay.errors import CommunicationError, LearnerLost
 from roundelay.runtimes.blocking import StrategyLock
-from roundelay.runtimes.messages import HEADER, MAGIC, Buffers, Bytes, Inbox, Kind, Label, Layout, Message
+from roundelay.runtimes.messages import HEADER, MAGIC, Blanks, Buffers, Bytes, Inbox, Kind, Label, Layout, Message
 from roundelay.runtimes.session import Session, serve_message
 from roundelay.runtimes.wall_clock import TimeRecorder
 
@@ -105,6 +106,7 @@ class MpiTransport:
         self.rank, self.size, self.world, self.now = world.rank, world.size, world, recorder.now
         self.service = world.Dup()  # messages and barriers; apart from collectives
         self.lock, self.buffers = threading.RLock(), Buffers()
+        self._blanks: Blanks[Bytes] = Blanks()
         self.session = Session(self, StrategyLock(), recorder)
         self.session.strategy_lock.acquire()  # by the thread that makes the transport
         self.arrived: float | None = None
@@ -121,13 +123,15 @@ class MpiTransport:
     # -- messages -----------------------------------------------------------------------------------------------
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
-        """Copy ``x`` and send the copy."""
+        """Copy ``x``, unless it is in memory of ours, and send that."""
         layout = Layout.of(x)
         size = HEADER_BYTES + layout.nbytes
         with self.lock:
-            buffer = self.buffers.take(size)
+            buffer = self._blanks.take(x)
+            if buffer is None:
+                buffer = self.buffers.take(size)
+                layout.view(buffer, HEADER_BYTES).copy_(x.detach().reshape(layout.shape))
             HEADER.pack_into(buffer.data, 0, MAGIC, *label, *layout.encode())
-            layout.view(buffer, HEADER_BYTES).copy_(x.detach().reshape(layout.shape))
             self._unanswered += label.kind is not Kind.REPLY
             request = self.service.Isend([buffer, size, MPI.BYTE], to, label.kind)
             if request.Test():
@@ -135,6 +139,14 @@ class MpiTransport:
             else:
                 self._outgoing.append((request, buffer))
         return layout.nbytes
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Return the part of a buffer behind the header."""
+        if like.device.type != "cpu":  # not run by any test: there is no GPU
+            return torch.empty_like(like)
+        layout = Layout.of(like)
+        buffer = self.buffers.take(HEADER_BYTES + layout.nbytes)
+        return self._blanks.give(layout.view(buffer, HEADER_BYTES), buffer)
 
     def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if one has arrived."""

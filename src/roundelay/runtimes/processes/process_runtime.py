@@ -32,7 +32,7 @@ from roundelay.runtimes.processes.transport.shared_memory_communicator import Sh
 from roundelay.runtimes.processes.transport.shared_memory_messages import SharedMemoryTransport
 from roundelay.runtimes.processes.transport.torch_communicator import TorchCommunicator, connect_by_device
 from roundelay.runtimes.session import Session, serve_message
-from roundelay.runtimes.wall_clock import TimeRecorder, WallClock
+from roundelay.runtimes.wall_clock import TimeRecorder, WallClock, sleep
 from roundelay.strategy import Strategy
 
 FLUSH_SECONDS = 1.0
@@ -148,6 +148,10 @@ class ProcessRuntime(WallClock):
             return total - amount
 
         return Blocking(add)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Sleep without the strategy lock."""
+        return Blocking(lambda: sleep(self, self.strategy_lock, seconds))
 
     def leave(self) -> None:
         """Finish: wait until all others have finished, then close everything."""

@@ -64,6 +64,12 @@ class SimulatedCluster(Protocol):
     def send(self, x_bytes: int, source: int, target: int, arrived: Callable[[], None]) -> float:
         """Send a message; return the seconds that it moves."""
 
+    def blank(self, like: Tensor) -> Tensor:
+        """Return memory for one message, which need not be copied."""
+
+    def owned(self, x: Tensor) -> Tensor:
+        """Return ``x`` if `blank` returned it, else a copy."""
+
     def learner_seconds(self, x_bytes: float) -> float:
         """Return the seconds that an operation costs the learner itself."""
 
@@ -169,7 +175,7 @@ class SimulatedCommunicator:
         self._check_generation()
         sim = self.sim
         message = self._message(self.rank, to, self._next(self._sent, to))
-        copy = x.clone()
+        copy = sim.owned(x)
         message.label.seconds = sim.send(  # type: ignore[attr-defined]  # a _Progress
             x.nbytes,
             self.members[self.rank],
@@ -183,8 +189,12 @@ class SimulatedCommunicator:
         self._check_generation()
         reply: VirtualFuture[Tensor] = VirtualFuture(_Progress("the reply", 0, self, to))
         self.sim.pending[reply] = None
-        _Request(self, x.clone(), to, reply)
+        _Request(self, self.sim.owned(x), to, reply)
         return _Operation(self, reply, x.nbytes)
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Return memory for one message."""
+        return self.sim.blank(like)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Communicator:
         """Return the communicator of our group."""
@@ -336,7 +346,7 @@ class _Request:
 
     def send_reply(self, reply: Tensor) -> None:
         """Send the reply back."""
-        copy = reply.clone()
+        copy = self.sim.owned(reply)
         moving = self.sim.send(reply.nbytes, self.target, self.source, lambda: self.deliver(copy))
         self.reply_future.label.seconds = self.moving + moving  # type: ignore[attr-defined]  # a _Progress
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost, SettingsError
@@ -60,6 +61,7 @@ class Simulation(SimulatedMembership):
         self.charges_learner = cluster.charges_learner
         self.mean_of: Callable[[Sequence[Tensor], Sequence[float]], Tensor | None] = mean_of
         self.log: list[tuple[str, int, int]] | None = None
+        self._blanks: dict[int, Tensor] = {}
         self.orders: dict[int, ReplayOrder] = {}  # by rank, if it follows a recorded order
 
     def start(self, rank: int, work: Coroutine[Any, Any, Any]) -> VirtualTask[Any]:
@@ -103,6 +105,16 @@ class Simulation(SimulatedMembership):
         """Send a message over the network; return the seconds that it moves."""
         self.record.add(self.ranks[source].member, "bytes", x_bytes * self.network.scale)
         return self.network.transfer(x_bytes, source, target, arrived)
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Return memory for one message, which need not be copied."""
+        made = torch.empty_like(like)
+        self._blanks[id(made)] = made  # kept, so that no other tensor gets its identity
+        return made
+
+    def owned(self, x: Tensor) -> Tensor:
+        """Return ``x`` if `blank` returned it, else a copy."""
+        return x.clone() if self._blanks.pop(id(x), None) is None else x
 
     def learner_seconds(self, x_bytes: float) -> float:
         """Return the seconds that an operation costs the learner itself."""
@@ -166,6 +178,10 @@ class SimulatedRuntime:
         else:
             future.value, future.done = self._add(key, amount), True
         return future
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Let virtual time pass."""
+        return self.sim.loop.sleep(seconds)
 
     def _add(self, key: str, amount: int) -> int:
         before = self.sim.counts.get(key, 0)

@@ -41,6 +41,20 @@ def test_a_message_arrives_by_its_label(pair: Pair) -> None:
     assert right.receive(0, FIRST) is None
 
 
+def test_what_is_in_our_memory_is_not_copied(pair: Pair) -> None:
+    left, right = pair
+    blank = left.blank(torch.zeros(2, 300)).fill_(5.0)
+    left.send(1, FIRST, blank)
+    blank.fill_(6.0)  # which nobody should: this shows that it is the message itself
+    message = right.receive(0, FIRST)
+    assert message is not None
+    assert message.tensor.tolist() == [[6.0] * 300] * 2
+    message.release()
+    assert left.blank(torch.zeros(2, 300)).data_ptr() != blank.data_ptr()  # still under way, as far as we know
+    left.send(1, FIRST._replace(number=2), torch.zeros(1))
+    assert left.blank(torch.zeros(2, 300)).data_ptr() == blank.data_ptr()
+
+
 def test_sending_copies_at_once(pair: Pair) -> None:
     left, right = pair
     sent = torch.ones(4)

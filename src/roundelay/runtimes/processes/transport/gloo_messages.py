@@ -19,7 +19,19 @@ import torch
 from torch import Tensor
 
 from roundelay.errors import LearnerLost
-from roundelay.runtimes.messages import HEADER, MAGIC, Buffers, Bytes, Inbox, Kind, Label, Layout, Message, raw_bytes
+from roundelay.runtimes.messages import (
+    HEADER,
+    MAGIC,
+    Blanks,
+    Buffers,
+    Bytes,
+    Inbox,
+    Kind,
+    Label,
+    Layout,
+    Message,
+    raw_bytes,
+)
 from roundelay.runtimes.processes.transport.key_value_store import torch_message
 
 T = TypeVar("T")
@@ -64,18 +76,27 @@ class GlooTransport:
         self._end_reason: str | None = None
         self._closed = False
         self._buffers = Buffers()
+        self._blanks: Blanks[Bytes] = Blanks()
         self._threads: list[threading.Thread] = []
         self._connected = threading.Event()
         if size > 1:
             threading.Thread(target=self._begin, name="connect", daemon=True).start()
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
-        """Copy ``x``; a thread sends the copy."""
+        """Copy ``x``, unless it is in memory of ours; a thread sends it."""
         if self._end_reason is not None:
             raise LearnerLost(self._end_reason)
-        outgoing = _Outgoing(label, x.detach().cpu().contiguous(), self._buffers)
+        outgoing = _Outgoing(label, x.detach().cpu().contiguous(), self._buffers, self._blanks.take(x))
         self._outbox(to).put(outgoing)
         return outgoing.nbytes
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Return a buffer, if the learner's memory is the processor's and a message of its own is worth it."""
+        layout = Layout.of(like)
+        if like.device.type != "cpu" or layout.nbytes <= PACKET_BYTES:
+            return torch.empty_like(like)
+        buffer = self._buffers.take(layout.nbytes)
+        return self._blanks.give(layout.view(buffer), buffer)
 
     def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if one has arrived."""
@@ -220,7 +241,7 @@ class GlooTransport:
 class _Outgoing:
     """A message to be sent: one packet with its header and its tensor, or, if that is long, the tensor as a body."""
 
-    def __init__(self, label: Label, x: Tensor, buffers: Buffers) -> None:
+    def __init__(self, label: Label, x: Tensor, buffers: Buffers, memory: Bytes | None = None) -> None:
         layout = Layout.of(x)
         self.label, self.nbytes, self._buffers = label, HEADER.size + layout.nbytes, buffers
         self._taken: list[Bytes] = []
@@ -231,6 +252,9 @@ class _Outgoing:
         if self.nbytes <= PACKET_BYTES:
             if layout.nbytes:
                 self.packet[HEADER.size : self.nbytes] = raw_bytes(x)
+        elif memory is not None:  # ``x`` is in it
+            self._taken.append(memory)
+            self.body = raw_bytes(x)
         else:
             self.body = self._take(layout.nbytes).copy_(raw_bytes(x))
 

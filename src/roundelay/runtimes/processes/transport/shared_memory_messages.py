@@ -8,10 +8,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from roundelay.errors import CommunicationError, LearnerLost
-from roundelay.runtimes.messages import Inbox, Kind, Label, Layout, Message
+from roundelay.runtimes.messages import Blanks, Inbox, Kind, Label, Layout, Message
 from roundelay.runtimes.processes.transport.shared_memory_segments import (
     MAIN,
     NUM_LANES,
@@ -43,6 +44,7 @@ class SharedMemoryTransport:
         self._read: dict[int, int] = defaultdict(int)  # by ring: messages read
         self._released: dict[int, set[int]] = defaultdict(set)
         self._inbox = Inbox()
+        self._blanks: Blanks[int] = Blanks()
         self._reading = threading.Lock()  # a thread that begins collectives receives too
 
     @property
@@ -61,16 +63,26 @@ class SharedMemoryTransport:
         self._notifiers = [[Notifier(segment, which, rank) for which in range(NUM_LANES)] for segment in self.segments]
 
     def send(self, to: int, label: Label, x: Tensor) -> int:
-        """Copy ``x`` into our segment and tell ``to``."""
+        """Copy ``x`` into our segment, unless it is there, and tell ``to``."""
         which = REQUESTS if label.kind is Kind.REQUEST else MAIN
         ring, layout = lane(to, which), Layout.of(x)
         self._reclaim(to, ring, lane(self.rank, which))
-        block, number = self.arena.take(layout.nbytes), self.segment.written(ring)
-        self.segment.view(block, layout).copy_(x)
+        block, number = self._blanks.take(x), self.segment.written(ring)
+        if block is None:
+            block = self.arena.take(layout.nbytes)
+            self.segment.view(block, layout).copy_(x)
         self._sent[ring].append(block)
         self.segment.write(ring, number, *label, block, *layout.encode(), 0)
         self._notifiers[to][which].notify()
         return layout.nbytes
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Return a block of our segment, if the learner's memory is the processor's."""
+        if like.device.type != "cpu":
+            return torch.empty_like(like)
+        layout = Layout.of(like)
+        block = self.arena.take(layout.nbytes)
+        return self._blanks.give(self.segment.view(block, layout), block)
 
     def receive(self, source: int, label: Label) -> Message | None:
         """Return the oldest message of this sender and label, if one has arrived."""
