@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -11,7 +12,7 @@ from typing import Any
 
 import roundelay
 from roundelay import config
-from roundelay.errors import RoundelayError
+from roundelay.errors import MissingExtra, RoundelayError
 from roundelay.experiment.run_training import train
 from roundelay.optim.schedules import SCHEDULES
 from roundelay.strategies import STRATEGIES
@@ -24,7 +25,11 @@ ODD: list[Any] = [
     2**63, True, "fast", "", [], {}, [math.nan], [math.inf], [0], [-1], [10**30], ["fast"], [[]], {"fast": 1},
 ]  # fmt: skip
 HUGE: list[Any] = [math.nan, -math.inf, 1e308, -1e308, 10**40, -(10**40)]
+ROW: dict[str, Any] = {"strategy": "bmuf", "learners": 2}
 NEEDED: dict[str, dict[str, Any]] = {
+    "Row": ROW,
+    "Quotient": {"of": ROW, "than": ROW},
+    "Check": {"of": ROW, "than": ROW},
     "ExponentialDecay": {"frames": 10.0},
     "WarmupAnneal": {"warmup_frames": 10.0, "every_frames": 5.0},
     "Pauses": {"every_seconds": 1.0, "seconds": 0.1},
@@ -50,7 +55,8 @@ def settings_classes() -> dict[str, type[Any]]:
     """Return every class of settings in the package, by its name."""
     for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
         if "__main__" not in module.name:
-            importlib.import_module(module.name)
+            with contextlib.suppress(MissingExtra):  # what needs Lightning has no settings
+                importlib.import_module(module.name)
     ours = [module for name, module in sys.modules.items() if name.startswith("roundelay.")]
     return {
         kind.__name__: kind

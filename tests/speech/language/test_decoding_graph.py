@@ -275,13 +275,14 @@ def test_an4_given_grammar(corpora: Path, caplog: pytest.LogCaptureFixture) -> N
     assert "WEAN" in caplog.text
 
 
+@pytest.mark.parametrize("count", [1 << 27, 1 << 61, (1 << 63) - 1])
 @pytest.mark.parametrize("place", ["states", "arcs"])
-def test_counts_beyond_the_file_take_no_memory(place: str, tmp_path: Path) -> None:
+def test_counts_beyond_the_file_take_no_memory(place: str, count: int, tmp_path: Path) -> None:
     whole = damaged_files.READERS["graph"].sample
     header = whole.index(b"standard") + len("standard")
     at = header + 24 if place == "states" else header + 44
     path = tmp_path / "x.fst"
-    path.write_bytes(whole[:at] + (1 << 27).to_bytes(8, "little") + whole[at + 8 :])
+    path.write_bytes(whole[:at] + count.to_bytes(8, "little") + whole[at + 8 :])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DataError, match="not a graph that can be read"):
         read_graph(path)

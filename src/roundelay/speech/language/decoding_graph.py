@@ -121,7 +121,7 @@ def _leads_somewhere(file: bytes) -> bool:
         if not 0 <= start < states:
             return bool(states == 0)
         targets = _arcs(file, states)[:, 3]
-    except (struct.error, ValueError, IndexError):
+    except (struct.error, ValueError, IndexError, OverflowError):
         return False
     return bool(((targets >= 0) & (targets < states)).all())
 
