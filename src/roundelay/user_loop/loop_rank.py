@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from roundelay.communicator import Communicator, gather_json
@@ -174,7 +173,7 @@ class LoopRank:
         for constant in self.learner.constants:
             self.runtime.run(_awaited(self.world.broadcast(constant.data, root=rank)))
         self.member.start_strategy(warmup=False)
-        self.runtime.run(_awaited(self.world.mean(torch.zeros(1))))  # no server replies before it has begun anew
+        self.barrier()  # no server replies before it has begun anew
 
     def begin(self, minibatches: int) -> int:
         """Begin a loop over so many common minibatches; return the number of the first."""
