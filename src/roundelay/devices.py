@@ -75,7 +75,8 @@ def identify_device(device: torch.device) -> str:
     """Return a name that differs between the devices of a host, also if each process sees only its own."""
     if device.type == "cpu":
         return ""
-    properties: Any = getattr(torch.get_device_module(device), "get_device_properties", lambda _: None)(device)
+    module: Any = getattr(torch, device.type, None)  # torch has none for ``meta``
+    properties: Any = getattr(module, "get_device_properties", lambda _: None)(device)
     own = getattr(properties, "uuid", None)
     return str(own) if own is not None else f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {device}"
 

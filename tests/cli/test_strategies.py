@@ -19,7 +19,7 @@ def run(*args: str) -> Result:
 
 
 def test_a_line_each_with_the_paper() -> None:
-    lines = run().stdout.splitlines()
+    lines = run("--wide").stdout.splitlines()
     for name in STRATEGIES:
         (line,) = [line for line in lines if line.startswith(f"{name} ")]
         assert re.search(r"(et al\.|&) ?\w*, (19|20)\d\d  ", line), line

@@ -156,6 +156,7 @@ class Agenda:
         self.interval_index = 0
         self.remaining = [(self.intervals[0].begin, self.intervals[0].end)]  # when this membership began
         self.pace = Pace()
+        self._evaluates = True  # whether all meet at the end of an interval to be evaluated: not so in a user loop
         self.admitting = False  # whether this rank goes to the synchronization point early, to admit newcomers
 
     @property
@@ -202,6 +203,7 @@ class Agenda:
 
     def append(self, minibatches: int) -> int:
         """Add an interval of so many minibatches and start it; return the number of its first."""
+        self._evaluates = False
         first = self.intervals[-1].end
         self.intervals.append(SyncInterval(first, first + minibatches))
         self.interval_index = len(self.intervals) - 1
@@ -266,7 +268,8 @@ class Agenda:
             return claims.take(claims.next_base()) if not self.admitting else None
         base, size = 0, len(claims.group)
         if claims.group_rank == 0:
-            await self._leave_to_others(member.num_learners - size)
+            if self._evaluates:
+                await self._leave_to_others(member.num_learners - size)
             base = await member.runtime.fetch_add(self._counter, size)
             self.pace.claimed(base, size, len(claims.left), member.runtime.now())
             if member.order is not None:

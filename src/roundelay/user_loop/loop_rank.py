@@ -173,6 +173,7 @@ class LoopRank:
         for constant in self.learner.constants:
             self.runtime.run(_awaited(self.world.broadcast(constant.data, root=rank)))
         self.member.start_strategy(warmup=False)
+        self.barrier()  # no server replies before it has begun anew
 
     def begin(self, minibatches: int) -> int:
         """Begin a loop over so many common minibatches; return the number of the first."""

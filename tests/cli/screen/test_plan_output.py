@@ -49,7 +49,7 @@ def test_frames_of_a_record_are_named(capsys: pytest.CaptureFixture[str]) -> Non
     (ranking,) = plan(CLUSTER, strategies=["synchronous"]).rankings
     needed = {"synchronous": Needed(2000.0, 3, 1, (8,)), "bmuf": Needed(None, 1, 1, (4,))}
     show(ClusterPlan((ranking,), target=Target(score="loss", value=1.2), needed=needed), hours=None)
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())  # it is wrapped to the terminal's width
     assert "Target: loss at most 1.2" in said
     assert "synchronous: 2,000 frames (median of 3 runs, 1 missed); recorded with 8 learners" in said
     assert "bmuf: not reached (median of 1 run, 1 missed)" in said

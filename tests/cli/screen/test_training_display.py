@@ -8,8 +8,8 @@ from roundelay.cli.screen.training_display import Display, figures, say_speed
 from roundelay.experiment.run_observer import Evaluated
 
 ABOUT = {
-    "strategy": "asgd", "learners": 2, "servers": 1, "on": "simulator", "batch": 16, "global_batch": 32,
-    "minibatches": 40, "epochs": 2.0,
+    "strategy": "asgd", "learners": 2, "servers": 1, "on": "simulator", "device": "cpu", "batch": 16,
+    "global_batch": 32, "minibatches": 40, "epochs": 2.0,
 }  # fmt: skip
 STAGE = {"kind": "rbm", "stage": 1, "stages": 2, "layer": "hidden.0", "scores": {"loss": 0.5}, "guarded": 3}
 
@@ -19,7 +19,7 @@ def test_what_begins_is_said_on_standard_error(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "asgd on 2 learners and 1 server (simulator): batch 16 per learner, 32 in all; 40 minibatches, 2 epochs\n"
+        "asgd on 2 learners and 1 server (simulator, cpu): batch 16 per learner, 32 in all; 40 minibatches, 2 epochs\n"
     )
 
 

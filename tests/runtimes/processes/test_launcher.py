@@ -108,6 +108,9 @@ def test_no_leaks() -> None:
     before = count()
     for _ in range(20):
         launcher.run(process_jobs.entry("train"), settings, size=2)
+    ended = time.monotonic() + 30
+    while count() > before and time.monotonic() < ended:
+        time.sleep(0.05)  # a thread may need a moment to end
     assert count() <= before
     assert not learners_of(os.getpid())
 

@@ -27,7 +27,7 @@ from roundelay.runtimes.processes.options import Options
 from roundelay.runtimes.processes.transport.key_value_store import KeyValueStore, start_store
 
 MINIBATCHES = 320  # at least 0.64 s: every kill comes before the end
-STALL_SECONDS = 2.0  # generous: the machine may be busy; the figures are printed
+STALL_SECONDS = 15.0  # no hang; a busy machine or name server may cost seconds; the figures are printed
 
 
 def settings(strategy: str) -> dict[str, Any]:

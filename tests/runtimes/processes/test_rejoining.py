@@ -26,7 +26,7 @@ from roundelay.runtimes.processes import launcher
 from roundelay.runtimes.processes.options import Options
 from roundelay.strategies import STRATEGIES
 
-STALL_SECONDS = 2.0  # generous: the machine may be busy; `make faults` measures
+STALL_SECONDS = 15.0  # no hang; a busy machine or name server may cost seconds; `make faults` measures
 
 
 def settings(strategy: str, minibatches: int) -> dict[str, Any]:

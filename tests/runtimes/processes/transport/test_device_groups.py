@@ -52,7 +52,7 @@ def test_nccl_is_told_to_leave_errors_to_us(monkeypatch: pytest.MonkeyPatch) -> 
         def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
             seen.update(rank=rank, size=size, watch=os.environ.get(device_groups.NCCL_WATCH))
 
-    monkeypatch.setattr("torch._C._distributed_c10d.ProcessGroupNCCL", Group, raising=False)
+    monkeypatch.setattr("torch.distributed.ProcessGroupNCCL", Group, raising=False)
     monkeypatch.delenv(device_groups.NCCL_WATCH, raising=False)
     device_groups.make_device_group("cuda", None, 1, 2)
     assert seen == {"rank": 1, "size": 2, "watch": "0"}
